@@ -19,6 +19,9 @@ Array = Any
 """An array of `xp`; a sequence is a list, an absent optional input is None."""
 Namespace = Any
 """NumPy, or a library with its functions."""
+Integers = tuple[int, ...]
+Floats = tuple[float, ...]
+Texts = tuple[str, ...]
 
 _FLOAT16 = np.dtype(np.float16).num
 _FIRST_ADDED = 256

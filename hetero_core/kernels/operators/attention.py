@@ -18,20 +18,8 @@ from hetero_core.kernels.operators.elementwise import sigmoid_of, softplus_of
 from hetero_core.kernels.operators.linear import mat_mul
 from hetero_core.kernels.operators.quantization import mat_mul_integer_to_float
 from hetero_core.kernels.operators.reductions import softmax_of
-from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
-from hetero_core.kernels.registry import (
-    BOOL,
-    BYTES,
-    FLOAT32,
-    FLOATS,
-    HALF,
-    INT32,
-    INT64,
-    NUMBERS,
-    SMALL_FLOATS,
-    kernel,
-    microsoft_kernel,
-)
+from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, multiply, narrow, widen
+from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, HALF, INT32, INT64, NUMBERS, SMALL_FLOATS, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
 
@@ -97,7 +85,7 @@ def multimodal_rotary_embedding(
     *,
     interleaved: int = 0,
     mrope_layout: int = 0,
-    mrope_section: tuple[int, ...],
+    mrope_section: Integers,
     num_heads: int = 0,
     rotary_embedding_dim: int = 0,
 ) -> Array:
@@ -119,7 +107,7 @@ def multimodal_rotary_embedding(
     return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))
 
 
-_QKV = (FLOATS, FLOATS, FLOATS, NUMBERS | BOOL, FLOATS, FLOATS, INT64)
+_QKV = (FLOATS, FLOATS, FLOATS, NUMBERS | {"bool"}, FLOATS, FLOATS, INT64)
 _ATTENTION_CHOICES = {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)}
 
 
@@ -213,7 +201,7 @@ def _scale(x: Array, factor: float) -> Array:
 
 
 def allow_positions(
-    queries: int, keys: int, offsets: tuple[int, ...], valid: tuple[int, ...], *, is_causal: bool, windows: tuple[int, int]
+    queries: int, keys: int, offsets: Integers, valid: Integers, *, is_causal: bool, windows: tuple[int, int]
 ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
     """Returns which key each query may see, (1 or batch, 1, queries, keys); None when it is all.
 
@@ -428,7 +416,7 @@ def microsoft_attention(
     attention_bias: Array | None = None,
     *,
     num_heads: int,
-    qkv_hidden_sizes: tuple[int, ...] = (),
+    qkv_hidden_sizes: Integers = (),
     **masked: Any,
 ) -> tuple[Array, Array]:
     """Returns the attention of x to itself and to the past, and the keys and values with the past before them.
@@ -447,7 +435,7 @@ def attend_projected(
     past: Array | None,
     bias: Array | None,
     *,
-    sizes: tuple[int, ...] = (),
+    sizes: Integers = (),
     heads: int,
     **masked: Any,
 ) -> tuple[Array, Array]:
@@ -604,7 +592,7 @@ def split_packed(
 
 
 def rotate_steps(
-    xp: Namespace, x: Array, begins: tuple[int, ...], positions: Array | None, caches: tuple[Array, Array], *, is_interleaved: bool
+    xp: Namespace, x: Array, begins: Integers, positions: Array | None, caches: tuple[Array, Array], *, is_interleaved: bool
 ) -> Array:
     """Returns x turned; the positions of row b begin at begins[b], unless `positions` lists them."""
     steps = xp.asarray(begins)[:, None] + xp.arange(x.shape[2])[None, :]
@@ -613,7 +601,7 @@ def rotate_steps(
     return rotate(xp, x, cos, sin, is_interleaved=is_interleaved)
 
 
-def append(xp: Namespace, past: Array | None, fresh: Array, begins: tuple[int, ...], length: int) -> Array:
+def append(xp: Namespace, past: Array | None, fresh: Array, begins: Integers, length: int) -> Array:
     """Returns a cache (batch, groups, length, size): each row's past up to its begin, the fresh steps, then zeros."""
     batch, groups, steps, size = fresh.shape
     cache = xp.zeros((batch, groups, length, size), dtype=fresh.dtype)
@@ -655,7 +643,7 @@ def _count_held(count: int, capacity: int, window: int) -> int:
     return count if count <= capacity else window + (count - capacity - 1) % (capacity - window + 1)
 
 
-def _slide(xp: Namespace, cache: Array, ends: tuple[int, ...], held: tuple[int, ...], capacity: int) -> Array:
+def _slide(xp: Namespace, cache: Array, ends: Integers, held: Integers, capacity: int) -> Array:
     """Returns a cache (batch, groups, capacity, size): each row's last keys of those before its end, then zeros."""
     slid = xp.zeros((*cache.shape[:2], capacity, cache.shape[3]), dtype=cache.dtype)
     for row, (end, count) in enumerate(zip(ends, held, strict=True)):

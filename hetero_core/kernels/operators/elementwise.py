@@ -13,11 +13,11 @@ from functools import partial, reduce
 import numpy as np
 
 from hetero_core.kernels.arrays import reuse
-from hetero_core.kernels.precision import Array, Namespace, compute_all, is_float, narrow, normalize_axis, widen
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, compute_all, is_float, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, INTEGERS, NUMBERS, SIGNED, STRING, kernel
 
 # Operators that are a function of the namespace: since-versions, dtypes, operator -> function.
-_UNARY: tuple[tuple[tuple[int, ...], frozenset[str], dict[str, str]], ...] = (
+_UNARY: tuple[tuple[Integers, frozenset[str], dict[str, str]], ...] = (
     ((1,), BOOL, {"Not": "logical_not"}),
     ((1, 6, 13), NUMBERS, {"Abs": "abs"}),
     ((1, 6, 13), FLOATS, {"Ceil": "ceil", "Exp": "exp", "Floor": "floor", "Log": "log", "Sqrt": "sqrt", "Tanh": "tanh"}),
@@ -30,7 +30,7 @@ _UNARY: tuple[tuple[tuple[int, ...], frozenset[str], dict[str, str]], ...] = (
 )
 
 
-def _register(op_type: str, function: str, since: tuple[int, ...], dtypes: frozenset[str]) -> None:
+def _register(op_type: str, function: str, since: Integers, dtypes: frozenset[str]) -> None:
     @kernel(op_type, since=since, dtypes=dtypes)
     def compute(xp: Namespace, x: Array) -> Array:
         return narrow(getattr(xp, function)(widen(x)), x.dtype)
@@ -104,7 +104,7 @@ def erf_of(xp: Namespace, x: Array) -> Array:
     return xp.copysign(xp.where(magnitude < 1, near, far), x)
 
 
-def _evaluate(x: Array, coefficients: tuple[float, ...]) -> Array:
+def _evaluate(x: Array, coefficients: Floats) -> Array:
     """Returns a polynomial, lowest coefficient first, by Horner's rule."""
     total = x * coefficients[-1]
     for coefficient in coefficients[-2:0:-1]:
@@ -424,7 +424,7 @@ _BROADCAST = (7, 13, 14)
 _ORDERED = (7, 9, 13)
 
 
-def _declare(op_type: str, function: str, since: tuple[int, ...], dtypes: frozenset[str]) -> Binary:
+def _declare(op_type: str, function: str, since: Integers, dtypes: frozenset[str]) -> Binary:
     """Declares a kernel that is this function of the namespace, and returns it."""
 
     @kernel(op_type, since=since, dtypes=dtypes)
@@ -487,7 +487,7 @@ def where(xp: Namespace, condition: Array, x: Array, y: Array) -> Array:
     return xp.where(condition, x, y)
 
 
-_ALIGNED: tuple[tuple[tuple[int, ...], frozenset[str], dict[str, Binary]], ...] = (
+_ALIGNED: tuple[tuple[Integers, frozenset[str], dict[str, Binary]], ...] = (
     ((1, 6), NUMBERS, {"Add": add, "Sub": sub, "Mul": mul, "Div": div}),
     ((1,), FLOATS, {"Pow": power, "Greater": greater, "Less": less}),
     ((1,), BOOL, {"And": and_, "Or": or_, "Xor": xor}),
@@ -501,7 +501,7 @@ def align(a: Array, b: Array, axis: int | None) -> Array:
     return b.reshape((*b.shape, *(1,) * (a.ndim - begin - b.ndim)))
 
 
-def _register_aligned(op_type: str, since: tuple[int, ...], dtypes: frozenset[str], compute: Binary) -> None:
+def _register_aligned(op_type: str, since: Integers, dtypes: frozenset[str], compute: Binary) -> None:
     @kernel(op_type, since=since, dtypes=dtypes, choices={"broadcast": (0, 1)})
     def compute_aligned(xp: Namespace, a: Array, b: Array, *, axis: int | None = None, broadcast: int = 0) -> Array:
         if not broadcast and a.shape != b.shape:

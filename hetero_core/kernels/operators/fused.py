@@ -11,16 +11,15 @@ import numpy as np
 
 from hetero_core.kernels.operators.convolution import conv, conv_transpose
 from hetero_core.kernels.operators.elementwise import activate, gelu, sigmoid_of
-from hetero_core.kernels.operators.linear import gemm
+from hetero_core.kernels.operators.linear import GEMM, gemm
 from hetero_core.kernels.operators.quantization import restore_blocks, unpack_bits
 from hetero_core.kernels.operators.reductions import softmax_of
-from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
+from hetero_core.kernels.precision import Array, Floats, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import FLOAT32, INT64, SMALL_FLOATS, UINT8, microsoft_kernel
 from hetero_core.kernels.windows import AUTO_PADS, SLIDING
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
-Sizes = tuple[int, ...]
 _DOUBLE = frozenset({"float32", "float64"})
 
 
@@ -102,13 +101,7 @@ _GEMM_ACTIVATIONS = (
 _CONV_ACTIVATIONS = ("", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 
 
-@microsoft_kernel(
-    "FusedGemm",
-    halves=(0,),
-    dtypes=FLOAT32,
-    choices={**_TURNS, "activation": _GEMM_ACTIVATIONS},
-    shared={"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
-)
+@microsoft_kernel("FusedGemm", halves=(0,), dtypes=FLOAT32, choices={**_TURNS, "activation": _GEMM_ACTIVATIONS}, shared=GEMM)
 def fused_gemm(
     xp: Namespace,
     a: Array,
@@ -150,7 +143,7 @@ def fused_conv(
     z: Array | None = None,
     *,
     activation: str = "",
-    activation_params: tuple[float, ...] = (),
+    activation_params: Floats = (),
     **geometry: Any,
 ) -> Array:
     """Returns activation(conv(x, w) + b + z)."""

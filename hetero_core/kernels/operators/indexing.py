@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero_core.kernels.arrays import assign, combine, lay_out, require_within, take
 from hetero_core.kernels.operators.layout import identity, pad_all, range_, slice_
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
@@ -372,13 +372,13 @@ def parametric_softplus(xp: Namespace, x: Array, *, alpha: float, beta: float) -
 
 
 @kernel("ImageScaler", since=(0,), dtypes=FLOAT32)
-def image_scaler(xp: Namespace, x: Array, *, bias: tuple[float, ...], scale: float = 1.0) -> Array:
+def image_scaler(xp: Namespace, x: Array, *, bias: Floats, scale: float = 1.0) -> Array:
     """Returns scale x plus a bias for each channel."""
     return np.float32(scale) * x + xp.asarray(bias, dtype=np.float32).reshape((-1, 1, 1))
 
 
 @kernel("Crop", since=(0,), dtypes=FLOAT32)
-def crop(xp: Namespace, x: Array, *, border: tuple[int, ...], scale: tuple[int, ...] = ()) -> Array:
+def crop(xp: Namespace, x: Array, *, border: Integers, scale: Integers = ()) -> Array:
     """Returns the image without its border (left, top, right, bottom), or a piece of the size `scale` from left and top on."""
     left, top, right, bottom = border
     height, width = x.shape[2:]

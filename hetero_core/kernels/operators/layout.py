@@ -10,13 +10,12 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.arrays import assign, bring
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
 _NEW = (21, 23, 24, 25)
-Sizes = tuple[int, ...]
 
 
 @kernel("Identity", since=(1, 13, 14, 16, 19, *_NEW), dtypes=ANY)
@@ -32,12 +31,12 @@ def reshape(xp: Namespace, x: Array, shape: Array, *, allowzero: int = 0) -> Arr
 
 
 @kernel("Reshape", since=(1,), dtypes=ANY)
-def reshape_by_attribute(xp: Namespace, x: Array, *, shape: Sizes) -> Array:
+def reshape_by_attribute(xp: Namespace, x: Array, *, shape: Integers) -> Array:
     """Returns x in the shape of the attribute."""
     return _reshape(x, shape, keeps_zero=False)
 
 
-def _reshape(x: Array, shape: Sizes, *, keeps_zero: bool) -> Array:
+def _reshape(x: Array, shape: Integers, *, keeps_zero: bool) -> Array:
     copied = [axis for axis, size in enumerate(shape) if size == 0 and not keeps_zero]
     sizes = [x.shape[axis] if axis in copied else size for axis, size in enumerate(shape)]
     if -1 in sizes and 0 in sizes:
@@ -58,7 +57,7 @@ def flatten(xp: Namespace, x: Array, *, axis: int = 1) -> Array:
 
 
 @kernel("Transpose", since=(1, 13, *_NEW), dtypes=ANY)
-def transpose(xp: Namespace, x: Array, *, perm: Sizes | None = None) -> Array:
+def transpose(xp: Namespace, x: Array, *, perm: Integers | None = None) -> Array:
     """Returns x with its axes in the order `perm`, reversed without it."""
     return xp.transpose(x, perm)
 
@@ -70,12 +69,12 @@ def squeeze(xp: Namespace, x: Array, axes: Array | None = None) -> Array:
 
 
 @kernel("Squeeze", since=(1, 11), dtypes=ANY)
-def squeeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes | None = None) -> Array:
+def squeeze_by_attribute(xp: Namespace, x: Array, *, axes: Integers | None = None) -> Array:
     """Returns x without the axes, or without every axis of size 1."""
     return _squeeze(x, axes)
 
 
-def _squeeze(x: Array, axes: Sizes | None) -> Array:
+def _squeeze(x: Array, axes: Integers | None) -> Array:
     dropped = {axis for axis, size in enumerate(x.shape) if size == 1} if axes is None else set(normalize_axes(axes, x.ndim))
     wrong = [axis for axis in sorted(dropped) if x.shape[axis] != 1]
     if wrong:
@@ -90,7 +89,7 @@ def unsqueeze(xp: Namespace, x: Array, axes: Array) -> Array:
 
 
 @kernel("Unsqueeze", since=(1, 11), dtypes=ANY)
-def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes) -> Array:
+def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Integers) -> Array:
     """Returns x with new axes of size 1, which the axes name in the result."""
     rank = x.ndim + len(axes)
     added = normalize_axes(axes, rank)
@@ -155,7 +154,7 @@ def split_equally(
 
 @kernel("Split", since=(2, 11), dtypes=ANY, outputs=None)
 def split_by_attribute(
-    xp: Namespace, x: Array, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
+    xp: Namespace, x: Array, *, axis: int = 0, split: Integers | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
     """Returns parts of the given sizes, or equal parts for all outputs."""
     if split:
@@ -175,13 +174,13 @@ def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) ->
 
 @kernel("Split", since=(1,), dtypes=(ANY, FLOATS | INDEX), host=(1,), outputs=None, refuse=_refuse_two_splits)
 def split_by_either(
-    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
+    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Integers | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
     """Returns parts of the sizes, of the attribute or the input, or equal parts for all outputs; axis is 0 by default, as in version 2."""
     return split_by_attribute(xp, x, axis=axis, split=split or integers_of(sizes), output_count=output_count)
 
 
-def _split(x: Array, sizes: Sizes, axis: int) -> tuple[Array, ...]:
+def _split(x: Array, sizes: Integers, axis: int) -> tuple[Array, ...]:
     ahead = (slice(None),) * normalize_axis(axis, x.ndim)
     if sum(sizes) != x.shape[len(ahead)]:
         raise ValueError(f"parts of {sizes} do not make up an axis of {x.shape[len(ahead)]}")
@@ -260,12 +259,12 @@ def slice_(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | No
 
 
 @kernel("Slice", since=(1,), dtypes=ANY)
-def slice_by_attributes(xp: Namespace, x: Array, *, axes: Sizes | None = None, ends: Sizes, starts: Sizes) -> Array:
+def slice_by_attributes(xp: Namespace, x: Array, *, axes: Integers | None = None, ends: Integers, starts: Integers) -> Array:
     """Returns x[start:end] along the axes."""
     return _slice(x, starts, ends, tuple(range(len(starts))) if axes is None else axes, (1,) * len(starts))
 
 
-def _slice(x: Array, begins: Sizes, stops: Sizes, axes: Sizes, strides: Sizes) -> Array:
+def _slice(x: Array, begins: Integers, stops: Integers, axes: Integers, strides: Integers) -> Array:
     picked = [slice(None)] * x.ndim
     for begin, stop, axis, stride in zip(begins, stops, axes, strides, strict=True):
         resolved = normalize_axis(axis, x.ndim)
@@ -368,18 +367,18 @@ def pad_all(xp: Namespace, x: Array, pads: Array, constant_value: Array | None =
 
 
 @kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES})
-def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Sizes, value: float = 0.0) -> Array:
+def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Integers, value: float = 0.0) -> Array:
     """Returns x with a border on every axis; negative pads cut."""
     return _pad(xp, x, _spread_pads(pads, None, x.ndim), xp.full((), value, dtype=x.dtype), mode)
 
 
 @kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
-def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Sizes, value: float = 0.0) -> Array:
+def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Integers, value: float = 0.0) -> Array:
     """Returns the result of Pad-2; the attribute is named `paddings`."""
     return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
 
 
-def _spread_pads(pads: Sizes, axes: Array | None, rank: int) -> list[tuple[int, int]]:
+def _spread_pads(pads: Integers, axes: Array | None, rank: int) -> list[tuple[int, int]]:
     """Returns (begin, end) for every axis."""
     named = tuple(range(rank)) if axes is None else normalize_axes(integers_of(axes), rank)
     if len(pads) != 2 * len(named):
@@ -433,7 +432,7 @@ def find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:
 
 
 @kernel("CenterCropPad", since=(18,), dtypes=(ANY, INDEX), host=(1,))
-def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: Sizes | None = None) -> Array:
+def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: Integers | None = None) -> Array:
     """Returns the center of x in the wanted sizes, cut or surrounded by zeros."""
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
     pads = [(0, 0)] * x.ndim

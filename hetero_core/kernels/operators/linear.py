@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from hetero_core.kernels.operators.elementwise import align
 from hetero_core.kernels.precision import Array, Namespace, multiply, narrow, widen
@@ -45,24 +46,17 @@ def gemm(
     return narrow(y, a.dtype)
 
 
-@kernel("Gemm", since=(1, 6), dtypes=FLOATS, choices={"broadcast": (0, 1)})
-def gemm_with_broadcast(
-    xp: Namespace,
-    a: Array,
-    b: Array,
-    c: Array,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    broadcast: int = 0,
-    transA: int = 0,
-    transB: int = 0,
-) -> Array:
+GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+"""The attributes of Gemm with their defaults, for operators that hand them on."""
+
+
+@kernel("Gemm", since=(1, 6), dtypes=FLOATS, choices={"broadcast": (0, 1)}, shared=GEMM)
+def gemm_with_broadcast(xp: Namespace, a: Array, b: Array, c: Array, *, broadcast: int = 0, **product: Any) -> Array:
     """Returns alpha * A @ B + beta * C; C has the result's shape unless broadcast is 1."""
-    shape = (a.shape[1 if transA else 0], b.shape[0 if transB else 1])
+    shape = (a.shape[1 if product.get("transA") else 0], b.shape[0 if product.get("transB") else 1])
     if not broadcast and c.shape != shape:
         raise ValueError(f"C has shape {c.shape}, the product {shape}, and broadcast is 0")
-    return gemm(xp, a, b, align(xp.empty(shape), c, None), alpha=alpha, beta=beta, transA=transA, transB=transB)
+    return gemm(xp, a, b, align(xp.empty(shape), c, None), **product)
 
 
 @kernel("Einsum", since=(12, 28), dtypes=NUMBERS)

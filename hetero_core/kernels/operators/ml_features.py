@@ -17,14 +17,14 @@ import numpy as np
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.kernels.arrays import take
 from hetero_core.kernels.operators.ml_models import NUMERIC, InputTypes, as_rows
-from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts
 from hetero_core.kernels.registry import FLOAT32, INT64, STRING, Dtypes, ml_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import MapType, TensorType, ValueType
 
 
 @ml_kernel("Scaler", since=(1,), dtypes=NUMERIC)
-def scaler(xp: Namespace, x: Array, *, offset: tuple[float, ...] = (0.0,), scale: tuple[float, ...] = (1.0,)) -> Array:
+def scaler(xp: Namespace, x: Array, *, offset: Floats = (0.0,), scale: Floats = (1.0,)) -> Array:
     """Returns (x - offset) * scale as float32; a single value serves all features."""
     wide = x if x.dtype == np.float64 else x.astype(np.float32)
     return ((wide - xp.asarray(offset, dtype=wide.dtype)) * xp.asarray(scale, dtype=wide.dtype)).astype(np.float32)
@@ -56,11 +56,11 @@ def _prepare_imputer(
     xp: Namespace,
     input_types: InputTypes,
     *,
-    imputed_value_floats: tuple[float, ...] = (),
-    imputed_value_int64s: tuple[int, ...] = (),
+    imputed_value_floats: Floats = (),
+    imputed_value_int64s: Integers = (),
     replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
-) -> tuple[tuple[float, ...], float]:
+) -> tuple[Floats, float]:
     if bool(imputed_value_floats) == bool(imputed_value_int64s):
         raise ValueError("needs the values to put in either as floats or as integers")
     if imputed_value_floats:
@@ -69,7 +69,7 @@ def _prepare_imputer(
 
 
 @ml_kernel("Imputer", since=(1,), dtypes=NUMERIC, prepare=_prepare_imputer)
-def imputer(xp: Namespace, x: Array, *, prepared: tuple[tuple[float, ...], float]) -> Array:
+def imputer(xp: Namespace, x: Array, *, prepared: tuple[Floats, float]) -> Array:
     """Returns x with the missing value (NaN, too) replaced by its feature's value, or by the common value."""
     values, missing = prepared
     if len(values) not in (1, x.shape[-1]):
@@ -79,7 +79,7 @@ def imputer(xp: Namespace, x: Array, *, prepared: tuple[tuple[float, ...], float
 
 
 @ml_kernel("FeatureVectorizer", since=(1,), dtypes=NUMERIC)
-def feature_vectorizer(xp: Namespace, *features: Array, inputdimensions: tuple[int, ...]) -> Array:
+def feature_vectorizer(xp: Namespace, *features: Array, inputdimensions: Integers) -> Array:
     """Returns the inputs side by side as float32, each cut or filled with zeros to its size."""
     if len(features) != len(inputdimensions):
         raise ValueError(f"{len(features)} inputs are given and {len(inputdimensions)} sizes")
@@ -146,12 +146,10 @@ def _look_up(lookup: Lookup, x: Array) -> Array:
         key, result = x.item(), np.empty(x.shape, lookup.dtype)
         result.fill(lookup.value_of_key.get(_NAN if key != key else key, lookup.default))
         return result
-    elements, get = x.ravel().tolist(), lookup.value_of_key.get
-    results = (
-        [get(_NAN if key != key else key, lookup.default) for key in elements]
-        if kind == "f"
-        else map(get, elements, repeat(lookup.default))
-    )
+    elements = x.ravel().tolist()
+    if kind == "f":
+        elements = [_NAN if key != key else key for key in elements]
+    results = map(lookup.value_of_key.get, elements, repeat(lookup.default))
     return np.fromiter(results, lookup.dtype, x.size).reshape(x.shape)
 
 
@@ -170,13 +168,13 @@ def _prepare_label_encoder(
     default_int64: int = -1,
     default_string: str = "_Unused",
     default_tensor: Any = None,
-    keys_floats: tuple[float, ...] | None = None,
-    keys_int64s: tuple[int, ...] | None = None,
-    keys_strings: tuple[str, ...] | None = None,
+    keys_floats: Floats | None = None,
+    keys_int64s: Integers | None = None,
+    keys_strings: Texts | None = None,
     keys_tensor: Any = None,
-    values_floats: tuple[float, ...] | None = None,
-    values_int64s: tuple[int, ...] | None = None,
-    values_strings: tuple[str, ...] | None = None,
+    values_floats: Floats | None = None,
+    values_int64s: Integers | None = None,
+    values_strings: Texts | None = None,
     values_tensor: Any = None,
 ) -> Lookup:
     _, keys = _choose_one({"floats": keys_floats, "int64s": keys_int64s, "strings": keys_strings, "tensor": keys_tensor}, "keys")
@@ -227,12 +225,7 @@ Pair = tuple[Lookup, Lookup]
 
 
 def _prepare_label_encoder_1(
-    xp: Namespace,
-    input_types: InputTypes,
-    *,
-    classes_strings: tuple[str, ...],
-    default_int64: int = -1,
-    default_string: str = "_Unused",
+    xp: Namespace, input_types: InputTypes, *, classes_strings: Texts, default_int64: int = -1, default_string: str = "_Unused"
 ) -> Pair:
     places = range(len(classes_strings))
     return (
@@ -245,8 +238,8 @@ def _prepare_category_mapper(
     xp: Namespace,
     input_types: InputTypes,
     *,
-    cats_int64s: tuple[int, ...],
-    cats_strings: tuple[str, ...],
+    cats_int64s: Integers,
+    cats_strings: Texts,
     default_int64: int = -1,
     default_string: str = "_Unused",
 ) -> Pair:
@@ -264,7 +257,7 @@ def category_mapper(xp: Namespace, x: Array, *, prepared: Pair) -> Array:
 
 
 def _prepare_one_hot_encoder(
-    xp: Namespace, input_types: InputTypes, *, cats_int64s: tuple[int, ...] = (), cats_strings: tuple[str, ...] = (), zeros: int = 1
+    xp: Namespace, input_types: InputTypes, *, cats_int64s: Integers = (), cats_strings: Texts = (), zeros: int = 1
 ) -> tuple[Lookup, Array, bool]:
     if bool(cats_int64s) == bool(cats_strings):
         raise ValueError("needs its categories either as integers or as strings")
@@ -290,7 +283,7 @@ Keys = tuple[Any, ...]
 
 
 def _prepare_zip_map(
-    xp: Namespace, input_types: InputTypes, *, classlabels_int64s: tuple[int, ...] = (), classlabels_strings: tuple[str, ...] = ()
+    xp: Namespace, input_types: InputTypes, *, classlabels_int64s: Integers = (), classlabels_strings: Texts = ()
 ) -> Keys:
     if bool(classlabels_int64s) == bool(classlabels_strings):
         raise ValueError("needs its keys either as integers or as strings")
@@ -365,7 +358,7 @@ class Vocabulary:
 
 
 def _prepare_dict_vectorizer(
-    xp: Namespace, input_types: InputTypes, *, int64_vocabulary: tuple[int, ...] = (), string_vocabulary: tuple[str, ...] = ()
+    xp: Namespace, input_types: InputTypes, *, int64_vocabulary: Integers = (), string_vocabulary: Texts = ()
 ) -> Vocabulary:
     if bool(int64_vocabulary) == bool(string_vocabulary):
         raise ValueError("needs its vocabulary either as integers or as strings")

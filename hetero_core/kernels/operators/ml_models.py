@@ -17,7 +17,7 @@ import numpy as np
 
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.operators.reductions import softmax_of
-from hetero_core.kernels.precision import Array, Namespace, widen
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts, widen
 from hetero_core.kernels.registry import FLOAT32, Dtypes, kernel, ml_kernel
 from hetero_core.network.types import ValueType
 
@@ -70,7 +70,7 @@ def as_rows(xp: Namespace, x: Array) -> Array:
     return rows if rows.dtype == np.float64 else widen(rows).astype(np.float32)
 
 
-def read_labels(integers: tuple[int, ...], strings: tuple[str, ...]) -> Array:
+def read_labels(integers: Integers, strings: Texts) -> Array:
     """Returns the class labels as a host array, int64 or object. Raises: ValueError."""
     if bool(integers) == bool(strings):
         raise ValueError("needs its class labels either as integers or as strings")
@@ -112,7 +112,7 @@ class LinearModel:
 
 
 def _prepare(
-    xp: Namespace, coefficients: tuple[float, ...], intercepts: tuple[float, ...], scores: int, labels: Array, post_transform: str
+    xp: Namespace, coefficients: Floats, intercepts: Floats, scores: int, labels: Array, post_transform: str
 ) -> LinearModel:
     if not coefficients or scores < 1 or len(coefficients) % scores or len(intercepts) not in (0, scores):
         raise ValueError(f"has {len(coefficients)} coefficients and {len(intercepts)} intercepts for {scores} scores")
@@ -134,10 +134,10 @@ def _prepare_classifier(
     xp: Namespace,
     input_types: InputTypes,
     *,
-    classlabels_ints: tuple[int, ...] = (),
-    classlabels_strings: tuple[str, ...] = (),
-    coefficients: tuple[float, ...],
-    intercepts: tuple[float, ...] = (),
+    classlabels_ints: Integers = (),
+    classlabels_strings: Texts = (),
+    coefficients: Floats,
+    intercepts: Floats = (),
     multi_class: int = 0,
     post_transform: str = "NONE",
 ) -> LinearModel:
@@ -171,8 +171,8 @@ def _prepare_regressor(
     xp: Namespace,
     input_types: InputTypes,
     *,
-    coefficients: tuple[float, ...],
-    intercepts: tuple[float, ...] = (),
+    coefficients: Floats,
+    intercepts: Floats = (),
     post_transform: str = "NONE",
     targets: int = 1,
 ) -> LinearModel:
@@ -226,9 +226,7 @@ class Regression:
     is_one_class: bool
 
 
-def _prepare_similarity(
-    xp: Namespace, vectors: tuple[float, ...], count: int, kernel_type: str, kernel_params: tuple[float, ...]
-) -> Similarity:
+def _prepare_similarity(xp: Namespace, vectors: Floats, count: int, kernel_type: str, kernel_params: Floats) -> Similarity:
     if not vectors or len(vectors) % count:
         raise ValueError(f"has {len(vectors)} numbers for {count} support vectors")
     if len(kernel_params) not in (0, 3):
@@ -255,17 +253,17 @@ def _prepare_svm_classifier(
     xp: Namespace,
     input_types: InputTypes,
     *,
-    classlabels_ints: tuple[int, ...] = (),
-    classlabels_strings: tuple[str, ...] = (),
-    coefficients: tuple[float, ...],
-    kernel_params: tuple[float, ...] = (),
+    classlabels_ints: Integers = (),
+    classlabels_strings: Texts = (),
+    coefficients: Floats,
+    kernel_params: Floats = (),
     kernel_type: str = "LINEAR",
     post_transform: str = "NONE",
-    prob_a: tuple[float, ...] = (),
-    prob_b: tuple[float, ...] = (),
-    rho: tuple[float, ...],
-    support_vectors: tuple[float, ...] = (),
-    vectors_per_class: tuple[int, ...] = (),
+    prob_a: Floats = (),
+    prob_b: Floats = (),
+    rho: Floats,
+    support_vectors: Floats = (),
+    vectors_per_class: Integers = (),
 ) -> Machine:
     labels = read_labels(classlabels_ints, classlabels_strings)
     classes, count = len(labels), sum(vectors_per_class)
@@ -291,7 +289,7 @@ def _prepare_svm_classifier(
     )
 
 
-def _weigh_pairs(table: Array, vectors_per_class: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> Array:
+def _weigh_pairs(table: Array, vectors_per_class: Integers, pairs: tuple[tuple[int, int], ...]) -> Array:
     """Returns (vectors, pairs): row j - 1 weighs the vectors of class i against class j, row i those of j against i."""
     ends = np.cumsum(vectors_per_class)
     ranges = [slice(int(end) - size, int(end)) for end, size in zip(ends, vectors_per_class, strict=True)]
@@ -378,14 +376,14 @@ def _prepare_svm_regressor(
     xp: Namespace,
     input_types: InputTypes,
     *,
-    coefficients: tuple[float, ...],
-    kernel_params: tuple[float, ...] = (),
+    coefficients: Floats,
+    kernel_params: Floats = (),
     kernel_type: str = "LINEAR",
     n_supports: int = 0,
     one_class: int = 0,
     post_transform: str = "NONE",
-    rho: tuple[float, ...],
-    support_vectors: tuple[float, ...] = (),
+    rho: Floats,
+    support_vectors: Floats = (),
 ) -> Regression:
     if n_supports and len(coefficients) != n_supports:
         raise ValueError(f"has {len(coefficients)} coefficients for {n_supports} support vectors")

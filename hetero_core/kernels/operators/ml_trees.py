@@ -32,7 +32,7 @@ from hetero_core.kernels.operators.ml_models import (
     refuse_transform,
     transform_scores,
 )
-from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts
 from hetero_core.kernels.registry import ml_kernel
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
@@ -75,7 +75,7 @@ class Forest:
 
     roots: Array
     depth: int
-    modes_used: tuple[int, ...]
+    modes_used: Integers
     features: Array
     modes: Array
     splits: Array
@@ -102,7 +102,7 @@ def link_nodes(
     nodes_truenodeids: Sequence[int] = (),
     nodes_values: Sequence[float] = (),
     nodes_values_as_tensor: Any = None,
-) -> tuple[Nodes, tuple[int, ...], Places]:
+) -> tuple[Nodes, Integers, Places]:
     """Returns nodes with places instead of ids, the root of each tree (its first node), and the place of each id."""
     count, splits = len(nodes_treeids), read_floats(nodes_values, nodes_values_as_tensor, "nodes_values")
     lists = {"nodes_nodeids": nodes_nodeids, "nodes_featureids": nodes_featureids, "nodes_modes": nodes_modes, "nodes_values": splits,
@@ -318,21 +318,21 @@ def _prepare_ensemble(
     input_types: InputTypes,
     *,
     aggregate_function: int = 1,
-    leaf_targetids: tuple[int, ...],
+    leaf_targetids: Integers,
     leaf_weights: Any,
     membership_values: Any = None,
     n_targets: int = 1,
-    nodes_falseleafs: tuple[int, ...],
-    nodes_falsenodeids: tuple[int, ...],
-    nodes_featureids: tuple[int, ...],
+    nodes_falseleafs: Integers,
+    nodes_falsenodeids: Integers,
+    nodes_featureids: Integers,
     nodes_hitrates: Any = None,
-    nodes_missing_value_tracks_true: tuple[int, ...] = (),
+    nodes_missing_value_tracks_true: Integers = (),
     nodes_modes: Any,
     nodes_splits: Any,
-    nodes_trueleafs: tuple[int, ...],
-    nodes_truenodeids: tuple[int, ...],
+    nodes_trueleafs: Integers,
+    nodes_truenodeids: Integers,
     post_transform: int = 0,
-    tree_roots: tuple[int, ...],
+    tree_roots: Integers,
 ) -> Forest:
     refuse_transform(n_targets, POST_TRANSFORMS[post_transform])
     count = len(nodes_featureids)
@@ -394,14 +394,14 @@ def _prepare_regressor(
     input_types: InputTypes,
     *,
     aggregate_function: str = "SUM",
-    base_values: tuple[float, ...] = (),
+    base_values: Floats = (),
     base_values_as_tensor: Any = None,
     n_targets: int = 1,
     post_transform: str = "NONE",
-    target_ids: tuple[int, ...],
-    target_nodeids: tuple[int, ...],
-    target_treeids: tuple[int, ...],
-    target_weights: tuple[float, ...] = (),
+    target_ids: Integers,
+    target_nodeids: Integers,
+    target_treeids: Integers,
+    target_weights: Floats = (),
     target_weights_as_tensor: Any = None,
     **of_nodes: Any,
 ) -> Forest:
@@ -447,15 +447,15 @@ def _prepare_classifier(
     xp: Namespace,
     input_types: InputTypes,
     *,
-    base_values: tuple[float, ...] = (),
+    base_values: Floats = (),
     base_values_as_tensor: Any = None,
-    class_ids: tuple[int, ...],
-    class_nodeids: tuple[int, ...],
-    class_treeids: tuple[int, ...],
-    class_weights: tuple[float, ...] = (),
+    class_ids: Integers,
+    class_nodeids: Integers,
+    class_treeids: Integers,
+    class_weights: Floats = (),
     class_weights_as_tensor: Any = None,
-    classlabels_int64s: tuple[int, ...] = (),
-    classlabels_strings: tuple[str, ...] = (),
+    classlabels_int64s: Integers = (),
+    classlabels_strings: Texts = (),
     post_transform: str = "NONE",
     **of_nodes: Any,
 ) -> ClassifierForest:
@@ -471,7 +471,7 @@ def _prepare_classifier(
     return ClassifierForest(forest, labels, opposite)
 
 
-def _choose_opposite(labels: Array, class_ids: tuple[int, ...], weights: Array, bases: Array, post_transform: str) -> str:
+def _choose_opposite(labels: Array, class_ids: Integers, weights: Array, bases: Array, post_transform: str) -> str:
     """Returns how the first of two classes follows from the only score: "complement", "negative", or "" if both classes have scores.
 
     Raises: ValueError for attributes that engines read in different ways.

@@ -15,7 +15,7 @@ from hetero_core.kernels.arrays import assign
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.operators.quantization import dequantize_bytes
 from hetero_core.kernels.operators.reductions import reduce_mean
-from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axes, normalize_axis, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INT32, SMALL_FLOATS, kernel, microsoft_kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
@@ -40,7 +40,7 @@ def _apply_statistics(xp: Namespace, x: Array, scale: Array, bias: Array, mean: 
     return narrow(y, x.dtype)
 
 
-def _take_statistics(xp: Namespace, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+def _take_statistics(xp: Namespace, x: Array, axes: Integers) -> tuple[Array, Array]:
     """Returns mean and variance over the axes, which stay as 1: the mean first, so that no digit of the variance is lost."""
     mean = reduce_mean(xp, x, axes, keepdims=True)
     centered = x - mean
@@ -193,7 +193,7 @@ def lp_normalization(xp: Namespace, x: Array, *, axis: int = -1, p: int = 2) -> 
 
 
 @kernel("MeanVarianceNormalization", since=(9, 13), dtypes=FLOATS)
-def mean_variance_normalization(xp: Namespace, x: Array, *, axes: tuple[int, ...] = (0, 2, 3)) -> Array:
+def mean_variance_normalization(xp: Namespace, x: Array, *, axes: Integers = (0, 2, 3)) -> Array:
     """Returns (x - mean) / (deviation + 1e-9) over the axes. Source: ONNX MeanVarianceNormalization-13, its function body."""
     wide = widen(x)
     resolved = normalize_axes(axes, x.ndim)
@@ -228,21 +228,14 @@ def scale_rows(xp: Namespace, x: Array, epsilon: float) -> tuple[Array, Array]:
 
 @microsoft_kernel("SkipLayerNormalization", dtypes=FLOATS, outputs=4)
 def skip_layer_normalization(
-    xp: Namespace,
-    x: Array,
-    skip: Array,
-    gamma: Array,
-    beta: Array | None = None,
-    bias: Array | None = None,
-    *,
-    epsilon: float = 1e-12,
+    xp: Namespace, x: Array, skip: Array, w: Array, b: Array | None = None, bias: Array | None = None, *, epsilon: float = 1e-12
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns the normalized sum of x, skip and bias, scaled and shifted; mean, inverse deviation and the sum itself."""
+    """Returns the normalized sum of x, skip and bias, times w plus b; mean, inverse deviation and the sum itself."""
     total = _add_skip(x, skip, bias)
     normalized, mean, inverse = normalize_rows(xp, total, epsilon)
-    y = normalized * widen(gamma)
-    if beta is not None:
-        y = y + widen(beta)
+    y = normalized * widen(w)
+    if b is not None:
+        y = y + widen(b)
     return narrow(y, x.dtype), narrow(mean, np.float32), narrow(inverse, np.float32), narrow(total, x.dtype)
 
 

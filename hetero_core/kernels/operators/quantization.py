@@ -22,20 +22,7 @@ from hetero_core.kernels.operators.casts import convert
 from hetero_core.kernels.operators.convolution import add_windows, convolve, count_elements, max_pool
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, is_small_integer, multiply, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import (
-    BOOL,
-    BYTES,
-    FLOAT8,
-    FLOAT32,
-    HALF,
-    INDEX,
-    INT32,
-    INT64,
-    SMALL_FLOATS,
-    UINT8,
-    kernel,
-    microsoft_kernel,
-)
+from hetero_core.kernels.registry import BYTES, FLOAT8, FLOAT32, INDEX, INT32, INT64, SMALL_FLOATS, UINT8, kernel, microsoft_kernel
 from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, lay_windows, spread_bias
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
@@ -116,19 +103,19 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
 def dequantize_linear(
     xp: Namespace,
     x: Array,
-    x_scale: Array,
-    x_zero_point: Array | None = None,
+    scale: Array,
+    zero_point: Array | None = None,
     *,
     axis: int = 1,
     block_size: int = 0,
     output_dtype: int = 0,
 ) -> Array:
     """Returns (x - zero point) * scale in the scale's type or in `output_dtype`."""
-    target = numpy_dtype(dtype_of_onnx(output_dtype) or "float32") if output_dtype else x_scale.dtype
+    target = numpy_dtype(dtype_of_onnx(output_dtype) or "float32") if output_dtype else scale.dtype
     steps = _to_steps(x)
-    if x_zero_point is not None:
-        steps = steps - spread(xp, _to_steps(x_zero_point), x.shape, axis, block_size)
-    return narrow(steps.astype(np.float32) * spread(xp, widen(x_scale), x.shape, axis, block_size), target)
+    if zero_point is not None:
+        steps = steps - spread(xp, _to_steps(zero_point), x.shape, axis, block_size)
+    return narrow(steps.astype(np.float32) * spread(xp, widen(scale), x.shape, axis, block_size), target)
 
 
 def _to_steps(x: Array) -> Array:
@@ -163,19 +150,12 @@ def wrap_sums(total: Array) -> Array:
 
 @kernel("ConvInteger", since=(10,), dtypes=BYTES, **CONVOLVING)
 def conv_integer(
-    xp: Namespace,
-    x: Array,
-    w: Array,
-    x_zero_point: Array | None = None,
-    w_zero_point: Array | None = None,
-    *,
-    group: int = 1,
-    **geometry: Any,
+    xp: Namespace, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None, *, group: int = 1, **geometry: Any
 ) -> Array:
-    """Returns the convolution of x - x_zero_point with w - w_zero_point as int32."""
+    """Returns the convolution of x - x_zero with w - w_zero as int32."""
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
-    w_zero = None if w_zero_point is None else spread(xp, w_zero_point, w.shape, 0, 0)
-    return wrap_sums(convolve(xp, center(x, x_zero_point), center(w, w_zero), windows, group))
+    zeros = None if w_zero is None else spread(xp, w_zero, w.shape, 0, 0)
+    return wrap_sums(convolve(xp, center(x, x_zero), center(w, zeros), windows, group))
 
 
 def to_channels_first(xp: Namespace, x: Array, channels_last: int) -> Array:
@@ -245,21 +225,12 @@ def _per_row(values: Array) -> Array:
 
 @kernel("QLinearMatMul", since=(10, 21), dtypes=_CONVOLVED[:8])
 def qlinear_mat_mul(
-    xp: Namespace,
-    a: Array,
-    a_scale: Array,
-    a_zero_point: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
+    xp: Namespace, a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array, y_scale: Array, y_zero: Array
 ) -> Array:
     """Returns the quantized product, rescaled by a_scale * b_scale / y_scale in float32."""
-    total = multiply(xp, center(a, _per_row(a_zero_point)), center(b, b_zero_point))
+    total = multiply(xp, center(a, _per_row(a_zero)), center(b, b_zero))
     factor = _per_row(widen(a_scale)) * widen(b_scale) / _per_row(widen(y_scale))
-    zero = _per_row(y_zero_point).astype(np.float32)
-    return saturate_integers(xp, total.astype(np.float32) * factor, zero, y_zero_point.dtype)
+    return saturate_integers(xp, total.astype(np.float32) * factor, _per_row(y_zero).astype(np.float32), y_zero.dtype)
 
 
 Table = Callable[[Array], Array]
@@ -358,11 +329,11 @@ def requantize_bytes(
     function: Table = lambda values: values,
 ) -> Array:
     """Returns the bytes that stand for a function of the same values, by default the values, under the scale and zero point of y."""
-    return map_bytes(
-        xp,
-        x,
-        lambda codes: quantize_bytes(xp, function(dequantize_bytes(codes, x_scale, x_zero_point)), y_scale, y_zero_point, x.dtype),
-    )
+
+    def requantize(codes: Array) -> Array:
+        return quantize_bytes(xp, function(dequantize_bytes(codes, x_scale, x_zero_point)), y_scale, y_zero_point, x.dtype)
+
+    return map_bytes(xp, x, requantize)
 
 
 _UNARY = (BYTES, FLOAT32, BYTES, FLOAT32, BYTES)
@@ -394,7 +365,7 @@ def qlinear_sigmoid(
     return requantize_bytes(xp, x, x_scale, x_zero_point, y_scale, y_zero_point, partial(sigmoid_of, xp))
 
 
-@microsoft_kernel("QLinearWhere", dtypes=(BOOL, BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
+@microsoft_kernel("QLinearWhere", dtypes=(frozenset({"bool"}), *_BINARY))
 def qlinear_where(
     xp: Namespace,
     condition: Array,
@@ -441,10 +412,10 @@ def qlinear_concat(xp: Namespace, y_scale: Array, y_zero_point: Array, *inputs: 
 def qlinear_softmax(
     xp: Namespace,
     x: Array,
-    x_scale: Array,
-    x_zero_point: Array | None,
+    scale: Array,
+    x_zero: Array | None,
     y_scale: Array,
-    y_zero_point: Array,
+    y_zero: Array,
     *,
     axis: int | None = None,
     opset: int,
@@ -458,7 +429,7 @@ def qlinear_softmax(
     place = normalize_axis((1 if opset < 13 else -1) if axis is None else axis, x.ndim)
     moved = xp.moveaxis(x, place, -1) if opset >= 13 else x
     length = x.shape[place] if opset >= 13 else prod(x.shape[place:])
-    table = xp.asarray(_tabulate_exponentials(float(x_scale.reshape(())), length))
+    table = xp.asarray(_tabulate_exponentials(float(scale.reshape(())), length))
     rows = moved.reshape((-1, length)).astype(np.int64)
     terms = xp.take(table, 255 + rows - xp.max(rows, axis=1, keepdims=True))
     # The kernel adds the elements sequentially.
@@ -466,7 +437,7 @@ def qlinear_softmax(
     units = xp.floor(np.float32(1) / scalar_of(y_scale))
     # A row of a single element has a term that the units could take beyond float32.
     shares = xp.where(terms == total, np.float32(1), terms) * units / xp.where(terms == total, np.float32(1), total)
-    y = xp.rint(shares).astype(np.int64) + scalar_of(y_zero_point).astype(np.int64)
+    y = xp.rint(shares).astype(np.int64) + scalar_of(y_zero).astype(np.int64)
     limits = np.iinfo(x.dtype)
     y = xp.clip(y, int(limits.min), int(limits.max)).astype(x.dtype).reshape(moved.shape)
     return lay_out(xp, xp.moveaxis(y, -1, place)) if opset >= 13 else y
@@ -558,9 +529,6 @@ def qgemm(
     return saturate_integers(xp, scaled, xp.asarray(zero_of(y_zero_point)), target)
 
 
-Sizes = tuple[int, ...]
-
-
 @microsoft_kernel(
     "QLinearAveragePool",
     dtypes=_UNARY,
@@ -577,7 +545,7 @@ def qlinear_average_pool(
     *,
     channels_last: int = 0,
     count_include_pad: int = 0,
-    kernel_shape: Sizes,
+    kernel_shape: tuple[int, ...],
     **geometry: Any,
 ) -> Array:
     """Returns the mean of each window over its elements, or over the whole window with count_include_pad.
@@ -612,13 +580,12 @@ def qlinear_global_average_pool(
 
 
 @microsoft_kernel("NhwcMaxPool", dtypes=BYTES, refuse=_refuse_same_dilated, **POOLING)
-def nhwc_max_pool(xp: Namespace, x: Array, *, kernel_shape: Sizes, **geometry: Any) -> Array:
+def nhwc_max_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
     """Returns the largest element of each window; channels are last."""
     return to_layout(xp, max_pool(xp, xp.moveaxis(x, -1, 1), kernel_shape=kernel_shape, **geometry), 1)
 
 
 _ACCURACIES = (0, 1, 2, 3, 4)
-_BLOCK_FLOATS = HALF | {"bfloat16"}
 
 
 def unpack_bits(xp: Namespace, x: Array, bits: int) -> Array:
@@ -654,7 +621,7 @@ def restore_blocks(
 
 @microsoft_kernel(
     "MatMulNBits",
-    dtypes=(_BLOCK_FLOATS, UINT8, _BLOCK_FLOATS, UINT8 | _BLOCK_FLOATS, frozenset({"int32"}), _BLOCK_FLOATS),
+    dtypes=(SMALL_FLOATS, UINT8, SMALL_FLOATS, UINT8 | SMALL_FLOATS, INT32, SMALL_FLOATS),
     choices={"bits": (2, 4, 8), "accuracy_level": _ACCURACIES, "weight_prepacked": (0,)},
     unread={"accuracy_level": 0, "weight_prepacked": 0},
 )
@@ -698,19 +665,10 @@ _CODEBOOKS = ((*_FP4, *(-value for value in _FP4)), _NF4)
     halves=(0,),
     dtypes=(FLOAT32, UINT8, FLOAT32),
     choices={"quant_type": (0, 1), "transB": (0, 1), "training_mode": (0,)},
+    unread={"training_mode": 0},
 )
 def mat_mul_bnb4(
-    xp: Namespace,
-    a: Array,
-    b: Array,
-    absmax: Array,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    quant_type: int,
-    training_mode: int = 0,
-    transB: int = 1,
+    xp: Namespace, a: Array, b: Array, absmax: Array, *, K: int, N: int, block_size: int, quant_type: int, transB: int = 1
 ) -> Array:
     """Returns a @ w^T (or a @ w) with w (N, K) from codes of 4 bits, the high bits of a byte first, and each block's magnitude."""
     flat = b.reshape(-1)
@@ -750,7 +708,7 @@ def _nibbles(codes: Any) -> Any:
 _TABLES = frozenset({"uint8", "int4", "uint4", "float4e2m1"}) | FLOAT8
 
 
-@microsoft_kernel("GatherBlockQuantized", dtypes=(_TABLES, INDEX, _BLOCK_FLOATS, _TABLES), choices={"bits": (2, 4, 8)})
+@microsoft_kernel("GatherBlockQuantized", dtypes=(_TABLES, INDEX, SMALL_FLOATS, _TABLES), choices={"bits": (2, 4, 8)})
 def gather_block_quantized(
     xp: Namespace,
     x: Array,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.kernels.precision import Array, Namespace, narrow, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, narrow, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, NUMBERS, kernel
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType, ValueType
@@ -42,7 +42,7 @@ def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str
 
 @kernel("RandomNormal", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES)
 def random_normal(
-    xp: Namespace, *, dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, shape: tuple[int, ...]
+    xp: Namespace, *, dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, shape: Integers
 ) -> Array:
     """Returns normally distributed numbers."""
     return xp.asarray(_make_generator(seed).normal(mean, scale, shape)).astype(_target(dtype, np.float32))
@@ -50,7 +50,7 @@ def random_normal(
 
 @kernel("RandomUniform", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES)
 def random_uniform(
-    xp: Namespace, *, dtype: int = 1, high: float = 1.0, low: float = 0.0, seed: float | None = None, shape: tuple[int, ...]
+    xp: Namespace, *, dtype: int = 1, high: float = 1.0, low: float = 0.0, seed: float | None = None, shape: Integers
 ) -> Array:
     """Returns evenly distributed numbers."""
     return xp.asarray(_make_generator(seed).uniform(low, high, shape)).astype(_target(dtype, np.float32))

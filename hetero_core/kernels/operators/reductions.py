@@ -10,10 +10,10 @@ from math import prod
 
 import numpy as np
 
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import BOOL, FLOATS, INDEX, INT64, NUMBERS, Dtypes, kernel
 
-Axes = tuple[int, ...]
+Axes = Integers
 Formula = Callable[[Namespace, Array, Axes, bool], Array]
 
 
@@ -117,7 +117,7 @@ def _reduce(xp: Namespace, x: Array, axes: Axes, keepdims: int, formula: Formula
 
 
 # Operator, formula, versions with the axes as attribute, versions with the axes as input, dtypes.
-_REDUCTIONS: tuple[tuple[str, Formula, tuple[int, ...], tuple[int, ...], Dtypes], ...] = (
+_REDUCTIONS: tuple[tuple[str, Formula, Integers, Integers, Dtypes], ...] = (
     ("ReduceSum", _sum, (1, 11), (13,), NUMBERS),
     ("ReduceL1", _sum_of_magnitudes, (1, 11, 13), (18,), NUMBERS),
     ("ReduceL2", _euclidean_norm, (1, 11, 13), (18,), NUMBERS),
@@ -131,7 +131,7 @@ _REDUCTIONS: tuple[tuple[str, Formula, tuple[int, ...], tuple[int, ...], Dtypes]
 )
 
 
-def _register(op_type: str, formula: Formula, by_attribute: tuple[int, ...], by_input: tuple[int, ...], dtypes: Dtypes) -> None:
+def _register(op_type: str, formula: Formula, by_attribute: Integers, by_input: Integers, dtypes: Dtypes) -> None:
     @kernel(op_type, since=by_attribute, dtypes=dtypes)
     def reduce_by_attribute(xp: Namespace, x: Array, *, axes: Axes | None = None, keepdims: int = 1) -> Array:
         return _reduce(xp, x, axes or (), keepdims, formula, reduces_nothing=False)

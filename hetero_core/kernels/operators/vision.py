@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.arrays import assign, bring
-from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT32, INT64, NUMBERS, UINT8, kernel, microsoft_kernel
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows, spread_bias
 from hetero_core.network.graph import Node
@@ -23,7 +23,7 @@ Resolve = Callable[[Array, int], tuple[Array, Array | None]]
 """(integer positions, axis) -> (positions inside the axis, mask of the counted elements or None)."""
 
 
-def count_inside(xp: Namespace, sizes: tuple[int, ...]) -> Resolve:
+def count_inside(xp: Namespace, sizes: Integers) -> Resolve:
     """Returns a `Resolve` function with which positions outside of the tensor read zero."""
 
     def resolve(positions: Array, axis: int) -> tuple[Array, Array]:
@@ -89,7 +89,7 @@ def weigh_cubic(fraction: Array) -> list[tuple[int, Array]]:
 
 
 _PADDING = {"padding_mode": ("zeros", "border", "reflection"), "align_corners": (0, 1)}
-Vector = np.ndarray[tuple[int, ...], np.dtype[Any]]
+Vector = np.ndarray[Integers, np.dtype[Any]]
 
 
 def _refuse_interpolation(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
@@ -159,7 +159,7 @@ def _bring_inside(xp: Namespace, place: Array, size: int, padding_mode: str, ali
     return _reflect(xp, place, size, align_corners) if padding_mode == "reflection" else place
 
 
-def _resolve_border(xp: Namespace, sizes: tuple[int, ...], padding_mode: str, align_corners: int) -> Resolve:
+def _resolve_border(xp: Namespace, sizes: Integers, padding_mode: str, align_corners: int) -> Resolve:
     if padding_mode == "zeros":
         return count_inside(xp, sizes)
 
@@ -227,18 +227,9 @@ def roi_align(
     wide = widen(x)
     regions = []
     for roi, item in zip(rois.astype(np.float64), integers_of(batch_indices), strict=True):
-        corners = []
-        for axis, (begin, end) in enumerate(((roi[1], roi[3]), (roi[0], roi[2]))):
-            corners.append(
-                _sample_line(
-                    begin * spatial_scale - shift,
-                    end * spatial_scale - shift,
-                    outputs[axis],
-                    sampling_ratio,
-                    x.shape[2 + axis],
-                    keeps_one=shift == 0,
-                )
-            )
+        left, top, right, bottom = roi * spatial_scale - shift
+        lines = zip((top, left), (bottom, right), outputs, x.shape[2:], strict=True)
+        corners = [_sample_line(*line, sampling_ratio, keeps_one=shift == 0) for line in lines]
         # Only memory of the host may be asked whether a number is finite.
         mean = _average_region(wide[item], corners, outputs) if mode == "avg" and xp is np else None
         regions.append(_pool_region(xp, wide[item], corners, outputs, mode) if mean is None else mean)
@@ -264,7 +255,7 @@ def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Arr
 _Line = tuple[Vector, Vector]
 
 
-def _sample_line(begin: float, end: float, outputs: int, sampling_ratio: int, size: int, *, keeps_one: bool) -> _Line:
+def _sample_line(begin: float, end: float, outputs: int, size: int, sampling_ratio: int, *, keeps_one: bool) -> _Line:
     """Returns the lower and the upper neighbours of all samples along an axis, (2, samples), and their weights (0 far outside).
 
     Without the half-pixel shift a region is at least an element long.
@@ -321,7 +312,7 @@ def _pool_region(xp: Namespace, x: Array, corners: list[_Line], outputs: tuple[i
 
 
 @kernel("MaxRoiPool", since=(1, 22), dtypes=FLOATS, host=(1,))
-def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Array:
+def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: Integers, spatial_scale: float = 1.0) -> Array:
     """Returns the largest element of each bin of each region, 0 for an empty bin. rois: (regions, 5).
 
     Corners are rounded half away from zero to elements, and both belong to the region.
@@ -354,13 +345,10 @@ def _cut_bins(begin: int, end: int, count: int, size: int) -> list[slice]:
     ]
 
 
-@kernel(
-    "NonMaxSuppression",
-    since=(10, 11),
-    dtypes=(FLOAT32, FLOAT32, INT64, FLOAT32),
-    choices={"center_point_box": (0, 1)},
-    runs_on_host=True,
-)
+_BOXES = (FLOAT32, FLOAT32, INT64, FLOAT32)
+
+
+@kernel("NonMaxSuppression", since=(10, 11), dtypes=_BOXES, choices={"center_point_box": (0, 1)}, runs_on_host=True)
 def non_max_suppression(
     xp: Namespace,
     boxes: Array,
@@ -450,19 +438,14 @@ _CODECS = (
 )
 
 
-def _refuse_without_pillow(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _require_pillow(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
     if find_spec("PIL") is None:
         return f"{node.operator} needs Pillow, which is not installed; pip install hetero-core[images]"
     return None
 
 
 @kernel(
-    "ImageDecoder",
-    since=(20,),
-    dtypes=UINT8,
-    choices={"pixel_format": tuple(_MODES)},
-    runs_on_host=True,
-    refuse=_refuse_without_pillow,
+    "ImageDecoder", since=(20,), dtypes=UINT8, choices={"pixel_format": tuple(_MODES)}, runs_on_host=True, refuse=_require_pillow
 )
 def decode_image(xp: Namespace, encoded_stream: Array, *, pixel_format: str = "RGB") -> Array:
     """Returns the pixels of an encoded image, uint8 (height, width, channels); no pixels if it is damaged or unknown.
@@ -493,19 +476,22 @@ def crop_and_resize(
     xp: Namespace,
     x: Array,
     rois: Array,
-    batch_indices: Array,
+    items: Array,
     crop_size: Array,
     *,
     extrapolation_value: float = 0.0,
     mode: str = "bilinear",
 ) -> Array:
-    """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a fixed value outside of the image."""
+    """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a fixed value outside of the image.
+
+    items: the image of each region.
+    """
     sizes, counts = x.shape[2:], integers_of(crop_size)
     rows, columns = (_lay_line(xp, rois[:, axis], rois[:, axis + 2], sizes[axis], count) for axis, count in enumerate(counts))
     shape = (rois.shape[0], *counts)
     places = [xp.broadcast_to(line, shape).reshape((shape[0], prod(counts))) for line in (rows[:, :, None], columns[:, None, :])]
     inside = [(place >= 0) & (place <= size - 1) for place, size in zip(places, sizes, strict=True)]
-    images, resolve = xp.take(x, batch_indices, axis=0), _resolve_border(xp, sizes, "border", 0)
+    images, resolve = xp.take(x, items, axis=0), _resolve_border(xp, sizes, "border", 0)
     if mode == "nearest":  # halves go away from zero
         nearest = tuple(xp.floor(place + np.float32(0.5)).astype(np.int64) for place in places)
         y = read_elements(xp, images, nearest, resolve)
@@ -541,7 +527,7 @@ def _refuse_masks(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     unread={"storage_order": 0},
     refuse=_refuse_masks,
 )
-def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
+def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: Integers, **geometry: Any) -> Array:
     """Returns the largest element of each window, each of its innermost rows read up to the first element whose mask is 0.
 
     mask: (1, 1, *sizes). The first element of an image of two or more axes is always read.
@@ -596,7 +582,6 @@ def word_conv_embedding(
     return xp.where(empty[:, None], np.float32(0), y).astype(np.float32).reshape((*words.shape[:-1], filters))
 
 
-Sizes = tuple[int, ...]
 _STEPS = {"dilations": None, "pads": None, "strides": None}
 
 
@@ -632,11 +617,8 @@ def deform_conv(
     if mask is not None:
         columns = columns * widen(mask).reshape((batch, offset_group, 1, depth, points))
     outputs = w.shape[0]
-    y = multiply(
-        xp,
-        widen(w).reshape((group, outputs // group, prod(w.shape[1:]))),
-        columns.reshape((batch, group, channels // group * depth, points)),
-    )
+    filters = widen(w).reshape((group, outputs // group, prod(w.shape[1:])))
+    y = multiply(xp, filters, columns.reshape((batch, group, channels // group * depth, points)))
     y = y.reshape((batch, outputs, *windows.outputs))
     if b is not None:
         y = y + spread_bias(widen(b), y)
@@ -659,8 +641,8 @@ def _lay_places(xp: Namespace, windows: Windows) -> list[Array]:
 
 
 def _find_pooled_shape(
-    x: Array, *, kernel_shape: Sizes, pads: Sizes | None = None, strides: Sizes | None = None
-) -> tuple[int, ...]:
+    x: Array, *, kernel_shape: Integers, pads: Integers | None = None, strides: Integers | None = None
+) -> Integers:
     """Returns the shape of the input from which a MaxPool with these attributes made x."""
     rank = x.ndim - 2
     steps, flat = strides or (1,) * rank, pads or (0,) * (2 * rank)
@@ -696,9 +678,9 @@ def max_unpool(
     indices: Array,
     output_shape: Array | None = None,
     *,
-    kernel_shape: Sizes,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
+    kernel_shape: Integers,
+    pads: Integers | None = None,
+    strides: Integers | None = None,
 ) -> Array:
     """Returns zeros with the elements of x at the indices of MaxPool.
 
