@@ -26,13 +26,15 @@ from hetero_core.kernels.registry import (
     NO_EXTENSIONS,
     TOOLKIT,
     Dtypes,
+    Extensions,
     KernelRecord,
+    TypeOf,
     explain_size,
     find_kernel,
     find_refusals,
     take_prepared,
 )
-from hetero_core.kernels.tables import KernelTable
+from hetero_core.kernels.tables import InputTypes, KernelTable
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.initializers import Initializer
@@ -49,7 +51,7 @@ def compile_program(
     xp: Namespace = np,
     to_host: Callable[[Array], Any] | None = None,
     from_host: Callable[[Any], Array] | None = None,
-    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
+    extensions: Extensions = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
     host_inputs: Collection[str] = (),
     table: KernelTable = TOOLKIT,
@@ -107,10 +109,10 @@ class _Compiler:
         graph: Graph,
         memory: KernelMemory,
         table: KernelTable,
-        extensions: Mapping[tuple[str, str], Any],
+        extensions: Extensions,
         outer_constants: Mapping[str, Initializer],
         converted: dict[int, Array],
-        outer_type_of: Callable[[str], ValueType | None],
+        outer_type_of: TypeOf,
         *,
         renews: bool = False,
     ) -> None:
@@ -273,7 +275,7 @@ class _Compiler:
         return tuple(reversed(steps))
 
 
-def bind_kernel(node: Node, record: KernelRecord, xp: Namespace, input_types: tuple[ValueType | None, ...]) -> Callable[..., Any]:
+def bind_kernel(node: Node, record: KernelRecord, xp: Namespace, input_types: InputTypes) -> Callable[..., Any]:
     """Returns the kernel of a node as a function of its inputs alone (bodies aside); absent inputs are None."""
     attributes = {
         name: value for name, value in node.attributes.items() if not isinstance(value, Graph) and name not in record.unread
@@ -341,10 +343,7 @@ def _refuse_run(node: Node, reason: str) -> UnsupportedNodesError:
 
 
 def compile_node(
-    node: Node,
-    types: Mapping[str, ValueType],
-    initializers: Mapping[str, Initializer],
-    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
+    node: Node, types: Mapping[str, ValueType], initializers: Mapping[str, Initializer], extensions: Extensions = NO_EXTENSIONS
 ) -> Program:
     """Returns a program of a node; its inputs are the values that the node reads, without constants, its outputs those that it writes."""
     constants = {name: initializers[name] for name in node.reads if name in initializers}

@@ -23,10 +23,13 @@ from weakref import WeakKeyDictionary
 from hetero_core.dtypes import DTYPES, dtype_of_onnx
 from hetero_core.errors import enumerate_choices
 from hetero_core.kernels import operators
-from hetero_core.kernels.tables import KernelTable, Key, read_signature
+from hetero_core.kernels.tables import InputTypes, KernelTable, Key, read_signature
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.types import MapType, TensorType, ValueType
 
+TypeOf = Callable[[str], ValueType | None]
+Extensions = Mapping[tuple[str, str], Any]
+"""(domain, op_type) -> a custom operator."""
 Dtypes = frozenset[str]
 ANY: Dtypes = frozenset(DTYPES)
 FLOATS: Dtypes = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -83,7 +86,7 @@ class Declaration:
     outputs: int | None = 1
     reads_shapes: bool = False
     runs_on_host: bool = False
-    refuse: Callable[[Node, tuple[ValueType | None, ...]], str | None] | None = None
+    refuse: Callable[[Node, InputTypes], str | None] | None = None
     takes_maps: bool = False
     prepare: Callable[..., Any] | None = None
     count_bytes: Callable[..., int] | None = None
@@ -206,7 +209,7 @@ class KernelRecord(Declaration):
         return self.dtypes[min(index, len(self.dtypes) - 1)] if isinstance(self.dtypes, tuple) else self.dtypes
 
 
-NO_EXTENSIONS: Mapping[tuple[str, str], Any] = MappingProxyType({})
+NO_EXTENSIONS: Extensions = MappingProxyType({})
 
 
 _COMMON = ("elementwise", "layout", "linear", "normalization", "reductions", "indexing", "casts", "convolution")
@@ -248,9 +251,9 @@ def find_refusal(
     node: Node,
     input_types: Sequence[ValueType | None],
     *,
-    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
+    extensions: Extensions = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
-    type_of: Callable[[str], ValueType | None] | None = None,
+    type_of: TypeOf | None = None,
     table: KernelTable = TOOLKIT,
 ) -> str | None:
     """Returns the reason why the kernels of a table cannot run a node, None when they can.
@@ -274,9 +277,9 @@ def find_refusal(
 def find_refusals(
     graph: Graph,
     *,
-    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
+    extensions: Extensions = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
-    type_of: Callable[[str], ValueType | None] | None = None,
+    type_of: TypeOf | None = None,
     table: KernelTable = TOOLKIT,
 ) -> dict[str, str]:
     """Returns node name -> reason for each node of a graph that a table's kernels cannot run. `type_of` types values of outer graphs."""
@@ -300,13 +303,7 @@ def find_refusals(
     return refusals
 
 
-def _refuse_bodies(
-    node: Node,
-    extensions: Mapping[tuple[str, str], Any],
-    dtypes: Dtypes,
-    type_of: Callable[[str], ValueType | None] | None,
-    table: KernelTable,
-) -> str | None:
+def _refuse_bodies(node: Node, extensions: Extensions, dtypes: Dtypes, type_of: TypeOf | None, table: KernelTable) -> str | None:
     for attribute, body in node.bodies.items():
         refusals = find_refusals(body, extensions=extensions, dtypes=dtypes, type_of=type_of, table=table)
         for name, reason in refusals.items():
@@ -358,9 +355,7 @@ def _refuse_inputs(node: Node, record: KernelRecord, input_types: Sequence[Value
     return None
 
 
-def _refuse_sizes(
-    node: Node, record: KernelRecord, input_types: Sequence[ValueType | None], type_of: Callable[[str], ValueType | None] | None
-) -> str | None:
+def _refuse_sizes(node: Node, record: KernelRecord, input_types: Sequence[ValueType | None], type_of: TypeOf | None) -> str | None:
     """Returns the reason to refuse an input or output that is larger than the kernel takes."""
     if record.largest is None:
         return None
@@ -388,11 +383,11 @@ def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = Fa
     return refuse_type(value_type.element, allowed, takes_maps=takes_maps)
 
 
-_prepared: WeakKeyDictionary[Node, tuple[KernelRecord, tuple[ValueType | None, ...], Any]] = WeakKeyDictionary()
+_prepared: WeakKeyDictionary[Node, tuple[KernelRecord, InputTypes, Any]] = WeakKeyDictionary()
 """What a query has prepared for a node, until it is bound: the tables of a forest take longer than all other work of a load."""
 
 
-def take_prepared(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> Any:
+def take_prepared(node: Node, record: KernelRecord, input_types: InputTypes) -> Any:
     """Returns what the query of a node has prepared, which is forgotten then, or prepares it. Raises: the errors of `prepare`."""
     earlier = _prepared.pop(node, None)
     if earlier is not None and earlier[0] is record and earlier[1] == input_types:
@@ -400,7 +395,7 @@ def take_prepared(node: Node, record: KernelRecord, input_types: tuple[ValueType
     return prepare_node(node, record, input_types)
 
 
-def prepare_node(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> Any:
+def prepare_node(node: Node, record: KernelRecord, input_types: InputTypes) -> Any:
     """Returns the result of the kernel's preparation, on the host for every device. Raises: the errors of `prepare`."""
     import numpy as np
 
@@ -408,7 +403,7 @@ def prepare_node(node: Node, record: KernelRecord, input_types: tuple[ValueType 
     return record.prepare(np, input_types, **{name: value for name, value in node.attributes.items() if name not in record.unread})
 
 
-def _refuse_preparation(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_preparation(node: Node, record: KernelRecord, input_types: InputTypes) -> str | None:
     """Returns the reason why the kernel's preparation (computed once, before its runs) fails."""
     if record.prepare is None:
         return None

@@ -20,8 +20,9 @@ from hetero_core.kernels.operators.quantization import mat_mul_integer_to_float
 from hetero_core.kernels.operators.reductions import softmax_of
 from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, HALF, INT32, INT64, NUMBERS, SMALL_FLOATS, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 _CHOICES = {"interleaved": (0, 1), "is_packed_batching": (0,), "scale": (1.0,)}
 _UNREAD = {"is_packed_batching": 0, "scale": 1.0}
@@ -325,7 +326,6 @@ def flex_attention(
 _LOWEST = np.float32(np.finfo(np.float32).min)
 _MASKED = {"mask_filter_value": -10000.0, "scale": 0.0, "unidirectional": 0}
 """The attributes of ONNX Runtime's older attentions, with their defaults."""
-InputTypes = tuple[ValueType | None, ...]
 
 
 def split_heads(xp: Namespace, x: Array, heads: int) -> Array:

@@ -16,9 +16,9 @@ from hetero_core.kernels.operators.quantization import restore_blocks, unpack_bi
 from hetero_core.kernels.operators.reductions import softmax_of
 from hetero_core.kernels.precision import Array, Floats, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import FLOAT32, INT64, SMALL_FLOATS, UINT8, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.kernels.windows import AUTO_PADS, SLIDING
 from hetero_core.network.graph import Node
-from hetero_core.network.types import ValueType
 
 _DOUBLE = frozenset({"float32", "float64"})
 
@@ -118,7 +118,7 @@ def fused_gemm(
     return activate(xp, y, activation.casefold(), activation_alpha, activation_beta)
 
 
-def _refuse_conv_parameters(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_conv_parameters(node: Node, input_types: InputTypes) -> str | None:
     """Refuses an activation without its parameters."""
     name = str(node.attributes.get("activation", ""))
     needed = {"LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}.get(name, 0)
@@ -216,7 +216,7 @@ def activate_expert(
     return xp.maximum(x, np.float32(0)) if activation_type == "relu" else x
 
 
-def refuse_fusion(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def refuse_fusion(node: Node, input_types: InputTypes) -> str | None:
     """Refuses SwiGLU with separate gates and values, which ONNX Runtime's CPU kernels do not run."""
     is_swiglu = node.attributes.get("activation_type", "relu") == "swiglu"
     if is_swiglu and node.attributes.get("swiglu_fusion", 0) != 1:
@@ -278,7 +278,7 @@ def sum_experts(
     return y
 
 
-def _refuse_quantization(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_quantization(node: Node, input_types: InputTypes) -> str | None:
     """Refuses weights that are laid out for a single engine, and scales of 8 bits."""
     if node.attributes.get("weights_prepacked", -1) == 1:
         return f"weights_prepacked of {node.operator} is 1, a layout of one execution provider; implemented: raw weights"

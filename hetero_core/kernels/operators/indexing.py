@@ -14,8 +14,9 @@ from hetero_core.kernels.arrays import assign, combine, lay_out, require_within,
 from hetero_core.kernels.operators.layout import identity, pad_all, range_, slice_
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 
 @kernel("Gather", since=(1, 11, 13), dtypes=(ANY, INDEX))
@@ -53,7 +54,7 @@ _REDUCTION = ("none", "add", "mul", "max", "min")
 _DATA = NUMBERS | BOOL | COMPLEX | STRING
 
 
-def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_reduction(node: Node, input_types: InputTypes) -> str | None:
     """Refuses reductions without a meaning: sums of strings, the greater of two complex numbers."""
     reduction, data_type = node.attributes.get("reduction", "none"), input_types[0]
     dtype = data_type.dtype if isinstance(data_type, TensorType) else None

@@ -12,8 +12,8 @@ from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.arrays import assign, bring
 from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import ValueType
 
 _NEW = (21, 23, 24, 25)
 
@@ -165,7 +165,7 @@ def split_by_attribute(
     return _split(x, (length // output_count,) * output_count, axis)
 
 
-def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_two_splits(node: Node, input_types: InputTypes) -> str | None:
     """Refuses lengths as an attribute and as an input: ONNX does not say which of them count."""
     if "split" in node.attributes and any(node.inputs[1:]):
         return f"{node.operator} has lengths both as the attribute split and as an input"

@@ -16,11 +16,12 @@ import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.kernels.arrays import take
-from hetero_core.kernels.operators.ml_models import NUMERIC, InputTypes, as_rows
+from hetero_core.kernels.operators.ml_models import NUMERIC, as_rows
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts
 from hetero_core.kernels.registry import FLOAT32, INT64, STRING, Dtypes, ml_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import MapType, TensorType, ValueType
+from hetero_core.network.types import MapType, TensorType
 
 
 @ml_kernel("Scaler", since=(1,), dtypes=NUMERIC)
@@ -54,7 +55,7 @@ def binarizer(xp: Namespace, x: Array, *, threshold: float = 0.0) -> Array:
 
 def _prepare_imputer(
     xp: Namespace,
-    input_types: InputTypes,
+    _: InputTypes,
     *,
     imputed_value_floats: Floats = (),
     imputed_value_int64s: Integers = (),
@@ -162,7 +163,7 @@ def _choose_one(kinds: Mapping[str, Any], what: str) -> tuple[str, Any]:
 
 def _prepare_label_encoder(
     xp: Namespace,
-    input_types: InputTypes,
+    types: InputTypes,
     *,
     default_float: float = -0.0,
     default_int64: int = -1,
@@ -225,7 +226,7 @@ Pair = tuple[Lookup, Lookup]
 
 
 def _prepare_label_encoder_1(
-    xp: Namespace, input_types: InputTypes, *, classes_strings: Texts, default_int64: int = -1, default_string: str = "_Unused"
+    xp: Namespace, _: InputTypes, *, classes_strings: Texts, default_int64: int = -1, default_string: str = "_Unused"
 ) -> Pair:
     places = range(len(classes_strings))
     return (
@@ -236,7 +237,7 @@ def _prepare_label_encoder_1(
 
 def _prepare_category_mapper(
     xp: Namespace,
-    input_types: InputTypes,
+    _: InputTypes,
     *,
     cats_int64s: Integers,
     cats_strings: Texts,
@@ -257,7 +258,7 @@ def category_mapper(xp: Namespace, x: Array, *, prepared: Pair) -> Array:
 
 
 def _prepare_one_hot_encoder(
-    xp: Namespace, input_types: InputTypes, *, cats_int64s: Integers = (), cats_strings: Texts = (), zeros: int = 1
+    xp: Namespace, _: InputTypes, *, cats_int64s: Integers = (), cats_strings: Texts = (), zeros: int = 1
 ) -> tuple[Lookup, Array, bool]:
     if bool(cats_int64s) == bool(cats_strings):
         raise ValueError("needs its categories either as integers or as strings")
@@ -282,9 +283,7 @@ Map = dict[Any, Any]
 Keys = tuple[Any, ...]
 
 
-def _prepare_zip_map(
-    xp: Namespace, input_types: InputTypes, *, classlabels_int64s: Integers = (), classlabels_strings: Texts = ()
-) -> Keys:
+def _prepare_zip_map(xp: Namespace, _: InputTypes, *, classlabels_int64s: Integers = (), classlabels_strings: Texts = ()) -> Keys:
     if bool(classlabels_int64s) == bool(classlabels_strings):
         raise ValueError("needs its keys either as integers or as strings")
     return classlabels_int64s or classlabels_strings
@@ -312,7 +311,7 @@ def zip_map(xp: Namespace, x: Array, *, prepared: Keys) -> list[Map]:
 _CASTS: Mapping[str, Any] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
 
 
-def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_texts(node: Node, input_types: InputTypes) -> str | None:
     """Refuses results that a single engine defines: the spelling of numbers, and the filler of a sparse vector of texts."""
     if node.attributes.get("cast_to", "TO_FLOAT") != "TO_STRING":
         return None

@@ -17,8 +17,8 @@ from hetero_core.kernels.operators.quantization import dequantize_bytes
 from hetero_core.kernels.operators.reductions import reduce_mean
 from hetero_core.kernels.precision import Array, Integers, Namespace, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INT32, SMALL_FLOATS, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import ValueType
 
 # The stash types that are implemented: float and double.
 _STASH = {"stash_type": (1, 11)}
@@ -305,7 +305,7 @@ def _count_mask(xp: Namespace, mask: Array | None, input_ids: Array) -> Array:
     return xp.sum(mask == 1, axis=1).astype(np.int32)
 
 
-def _refuse_half_segments(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_half_segments(node: Node, input_types: InputTypes) -> str | None:
     """Refuses segments without their embedding, its scale or its zero point."""
     present = [index < len(node.inputs) and bool(node.inputs[index]) for index in (1, 4, 10, 15)]
     return None if all(present) or not any(present) else f"{node.operator} has some of the four inputs of segments, not all"

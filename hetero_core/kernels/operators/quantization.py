@@ -23,9 +23,10 @@ from hetero_core.kernels.operators.convolution import add_windows, convolve, cou
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, is_small_integer, multiply, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import BYTES, FLOAT8, FLOAT32, INDEX, INT32, INT64, SMALL_FLOATS, UINT8, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, lay_windows, spread_bias
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 _QUANTIZED = BYTES | {"int16", "uint16", "int4", "uint4"}
 _NARROW = frozenset({"int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2", "float4e2m1"}) | FLOAT8
@@ -37,7 +38,7 @@ _RESTORED = {"output_dtype": (0, 1, 10, 16)}
 _LATER = ("block_size", "output_dtype", "precision", "saturate")
 
 
-def _refuse_power_of_two(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_power_of_two(node: Node, input_types: InputTypes) -> str | None:
     """Refuses a scale that is a power of two, float8e8m0, if nothing names the type of the computation."""
     scale, attribute = input_types[1], "precision" if node.op_type == "QuantizeLinear" else "output_dtype"
     if isinstance(scale, TensorType) and scale.dtype == "float8e8m0" and not node.attributes.get(attribute, 0):
@@ -101,20 +102,13 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
 @kernel("DequantizeLinear", since=(13, 19, 21, 23), dtypes=(_SUMS, SMALL_FLOATS, _SUMS), choices=_RESTORED)
 @kernel("DequantizeLinear", since=(24, 25, 28), dtypes=(_SUMS, _SCALES, _SUMS), choices=_RESTORED, refuse=_refuse_power_of_two)
 def dequantize_linear(
-    xp: Namespace,
-    x: Array,
-    scale: Array,
-    zero_point: Array | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
+    xp: Namespace, x: Array, scale: Array, zero: Array | None = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
 ) -> Array:
-    """Returns (x - zero point) * scale in the scale's type or in `output_dtype`."""
+    """Returns (x - zero) * scale in the scale's type or in `output_dtype`."""
     target = numpy_dtype(dtype_of_onnx(output_dtype) or "float32") if output_dtype else scale.dtype
     steps = _to_steps(x)
-    if zero_point is not None:
-        steps = steps - spread(xp, _to_steps(zero_point), x.shape, axis, block_size)
+    if zero is not None:
+        steps = steps - spread(xp, _to_steps(zero), x.shape, axis, block_size)
     return narrow(steps.astype(np.float32) * spread(xp, widen(scale), x.shape, axis, block_size), target)
 
 
@@ -168,7 +162,7 @@ def to_layout(xp: Namespace, y: Array, channels_last: int) -> Array:
     return lay_out(xp, xp.moveaxis(y, 1, -1)) if channels_last else y
 
 
-def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_same_dilated(node: Node, input_types: InputTypes) -> str | None:
     """Refuses dilated windows under SAME, which ONNX Runtime pads as if they were not dilated."""
     is_dilated = any(step != 1 for step in node.attributes.get("dilations", ()))
     if is_dilated and str(node.attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
@@ -384,7 +378,7 @@ def qlinear_where(
     return xp.where(condition, left, right)
 
 
-def _refuse_concat(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_concat(node: Node, input_types: InputTypes) -> str | None:
     """Refuses inputs that are not triples of a tensor, its scale and its zero point."""
     if len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
         return f"{node.operator} has {len(node.inputs)} inputs; expected a scale, a zero point, then three for each tensor"
@@ -410,15 +404,7 @@ def qlinear_concat(xp: Namespace, y_scale: Array, y_zero_point: Array, *inputs: 
 
 @microsoft_kernel("QLinearSoftmax", dtypes=_UNARY, host=(1,))
 def qlinear_softmax(
-    xp: Namespace,
-    x: Array,
-    scale: Array,
-    x_zero: Array | None,
-    y_scale: Array,
-    y_zero: Array,
-    *,
-    axis: int | None = None,
-    opset: int,
+    xp: Namespace, x: Array, scale: Array, zero: Array | None, y_scale: Array, y_zero: Array, *, axis: int | None = None, opset: int
 ) -> Array:
     """Returns the softmax along the axis, before opset 13 over all axes from it on, by a table of 256 exponentials in float32.
 

@@ -12,8 +12,9 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.precision import Array, Integers, Namespace, narrow, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, NUMBERS, kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 _FLOAT_DTYPES = {"dtype": (1, 10, 11, 16)}
 
@@ -31,7 +32,7 @@ def _target(dtype: int | None, default: Any) -> Any:
     return default if name is None else numpy_dtype(name)
 
 
-def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_untold(node: Node, input_types: InputTypes) -> str | None:
     """Refuses random numbers in the type of an input that is no float."""
     input_type = input_types[0]
     dtype = input_type.dtype if isinstance(input_type, TensorType) else None

@@ -19,8 +19,8 @@ from hetero_core.kernels.operators.quantization import center, dynamic_quantize_
 from hetero_core.kernels.operators.reductions import softmax_of
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INDEX, INT32, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import ValueType
 
 Activation = Callable[[Array], Array]
 States = tuple[Array, ...]
@@ -44,7 +44,7 @@ _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
 }
 
 
-def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def refuse_activations(node: Node, input_types: InputTypes) -> str | None:
     """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given."""
     names = [str(name).casefold() for name in node.attributes.get("activations", ())]
     directions = 2 if node.attributes.get("direction") == "bidirectional" else 1

@@ -17,9 +17,10 @@ import numpy as np
 from hetero_core.kernels.arrays import bring
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axes, widen
 from hetero_core.kernels.registry import ANY, FLOATS, INT64, kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
 from hetero_core.network.operators import scale_size
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 _TRANSFORMATIONS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 _CHOICES = {
@@ -70,7 +71,7 @@ class Axis:
     roi: tuple[Fraction, Fraction] = (Fraction(0), Fraction(1))
 
 
-def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_resize(node: Node, input_types: InputTypes) -> str | None:
     """Refuses cases on which sources disagree: most interpolated integers (rounding), and scales together with a region (output size)."""
     x_type = input_types[0] if input_types else None
     mode = node.attributes.get("mode", "nearest")

@@ -107,18 +107,11 @@ def _count_mels(num_mel_bins: Array, dft_length: Array, *_: Any, **__: Any) -> i
     count_bytes=_count_mels,
 )
 def mel_weight_matrix(
-    xp: Namespace,
-    mel_bins: Array,
-    dft_length: Array,
-    sample_rate: Array,
-    lowest: Array,
-    highest: Array,
-    *,
-    output_datatype: int = 1,
+    xp: Namespace, mel_bins: Array, dft_length: Array, sample_rate: Array, least: Array, most: Array, *, output_datatype: int = 1
 ) -> Array:
     """Returns triangles of height 1 that map spectrum bins to mel bins, mel(f) = 2595 log10(1 + f / 700)."""
     bins, length, rate = (integers_of(value)[0] for value in (mel_bins, dft_length, sample_rate))
-    low, high = (2595 * np.log10(1 + float(edge.reshape(-1)[0]) / 700) for edge in (lowest, highest))
+    low, high = (2595 * np.log10(1 + float(edge.reshape(-1)[0]) / 700) for edge in (least, most))
     mels = np.arange(bins + 2) * (high - low) / (bins + 2) + low
     hertz = 700 * (10 ** (mels / 2595) - 1)
     places = ((length + 1) * hertz // rate).astype(int)

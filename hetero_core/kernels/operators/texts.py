@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_models import InputTypes
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts
 from hetero_core.kernels.registry import FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.operators import broadcast_sizes
 
 _EXTRA = "needs google-re2, which is not installed; pip install hetero-core[text]"
@@ -109,7 +109,7 @@ def string_split(xp: Namespace, x: Array, *, delimiter: str | None = None, maxsp
     return padded.reshape((*x.shape, longest)), np.asarray(counts, dtype=np.int64).reshape(x.shape)
 
 
-def _prepare_match(xp: Namespace, input_types: InputTypes, *, pattern: str) -> Callable[[str], bool]:
+def _prepare_match(xp: Namespace, _: InputTypes, *, pattern: str) -> Callable[[str], bool]:
     return compile_match(pattern)
 
 
@@ -159,7 +159,7 @@ class GramRule:
 
 def _prepare_tfidf(
     xp: Namespace,
-    input_types: InputTypes,
+    _: InputTypes,
     *,
     max_gram_length: int,
     max_skip_count: int,
@@ -239,7 +239,7 @@ _RUN = re.compile(r"(?:\[(?:[A-Za-z0-9](?:-[A-Za-z0-9])?|_|\\[dw])+\]|\\[dw])\+"
 
 
 def _prepare_tokenizer(
-    xp: Namespace, input_types: InputTypes, *, mincharnum: int, pad_value: str, separators: Texts = (), tokenexp: str = ""
+    xp: Namespace, _: InputTypes, *, mincharnum: int, pad_value: str, separators: Texts = (), tokenexp: str = ""
 ) -> TokenRule:
     if bool(separators) == bool(tokenexp):
         raise ValueError("needs either separators or a tokenexp")

@@ -15,9 +15,10 @@ import numpy as np
 from hetero_core.kernels.arrays import assign, bring
 from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT32, INT64, NUMBERS, UINT8, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows, spread_bias
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 Resolve = Callable[[Array, int], tuple[Array, Array | None]]
 """(integer positions, axis) -> (positions inside the axis, mask of the counted elements or None)."""
@@ -92,7 +93,7 @@ _PADDING = {"padding_mode": ("zeros", "border", "reflection"), "align_corners": 
 Vector = np.ndarray[Integers, np.dtype[Any]]
 
 
-def _refuse_interpolation(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_interpolation(node: Node, input_types: InputTypes) -> str | None:
     """Refuses to interpolate integers, for which no source defines the rounding."""
     mode, data_type = node.attributes.get("mode", "linear"), input_types[0]
     dtype = data_type.dtype if isinstance(data_type, TensorType) else None
@@ -438,7 +439,7 @@ _CODECS = (
 )
 
 
-def _require_pillow(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _require_pillow(node: Node, input_types: InputTypes) -> str | None:
     if find_spec("PIL") is None:
         return f"{node.operator} needs Pillow, which is not installed; pip install hetero-core[images]"
     return None
@@ -473,20 +474,13 @@ def decode_image(xp: Namespace, encoded_stream: Array, *, pixel_format: str = "R
     "CropAndResize", halves=(0,), dtypes=(FLOAT32, FLOAT32, INT32, INT32), host=(3,), choices={"mode": ("bilinear", "nearest")}
 )
 def crop_and_resize(
-    xp: Namespace,
-    x: Array,
-    rois: Array,
-    items: Array,
-    crop_size: Array,
-    *,
-    extrapolation_value: float = 0.0,
-    mode: str = "bilinear",
+    xp: Namespace, x: Array, rois: Array, items: Array, crop: Array, *, extrapolation_value: float = 0.0, mode: str = "bilinear"
 ) -> Array:
     """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a fixed value outside of the image.
 
     items: the image of each region.
     """
-    sizes, counts = x.shape[2:], integers_of(crop_size)
+    sizes, counts = x.shape[2:], integers_of(crop)
     rows, columns = (_lay_line(xp, rois[:, axis], rois[:, axis + 2], sizes[axis], count) for axis, count in enumerate(counts))
     shape = (rois.shape[0], *counts)
     places = [xp.broadcast_to(line, shape).reshape((shape[0], prod(counts))) for line in (rows[:, :, None], columns[:, None, :])]
@@ -510,7 +504,7 @@ def _lay_line(xp: Namespace, begin: Array, end: Array, size: int, count: int) ->
     return (begin * last)[:, None] + xp.arange(count).astype(np.float32)[None, :] * step[:, None]
 
 
-def _refuse_masks(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_masks(node: Node, input_types: InputTypes) -> str | None:
     """Refuses a mask for each channel: ONNX Runtime reads it at the wrong places, so no two sources agree."""
     mask = input_types[1] if len(input_types) > 1 else None
     shape = mask.shape if isinstance(mask, TensorType) else None
