@@ -6,7 +6,8 @@ ONNX's Attention rounds at each value of its function body; ONNX Runtime's opera
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from math import prod, sqrt
 from typing import Any
 
@@ -25,7 +26,11 @@ from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
 
 _CHOICES = {"interleaved": (0, 1), "is_packed_batching": (0,), "scale": (1.0,)}
-_UNREAD = {"is_packed_batching": 0, "scale": 1.0}
+_ROTARY: dict[str, Any] = {
+    "dtypes": (HALF, INT64, HALF, HALF),
+    "shared": {"interleaved": 0, "num_heads": 0, "rotary_embedding_dim": 0},
+    "unread": {"is_packed_batching": 0, "scale": 1.0},
+}
 
 
 def rotate(xp: Namespace, x: Array, cos: Array, sin: Array, *, is_interleaved: bool) -> Array:
@@ -42,41 +47,33 @@ def rotate(xp: Namespace, x: Array, cos: Array, sin: Array, *, is_interleaved: b
     return xp.concatenate([narrow(joined, x.dtype), rest], axis=-1)
 
 
-def _rotate_layout(xp: Namespace, x: Array, cos: Array, sin: Array, *, heads: int, turns_part: bool, is_interleaved: bool) -> Array:
+def _rotate_layout(
+    xp: Namespace, x: Array, cos: Array, sin: Array, *, interleaved: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0
+) -> Array:
     """Returns x rotated, of rank 3 (batch, steps, heads * size) or 4 (batch, heads, steps, size)."""
+    if rotary_embedding_dim and not num_heads:
+        raise ValueError("rotary_embedding_dim is given without num_heads")
     if x.ndim == 4:
-        return rotate(xp, x, cos, sin, is_interleaved=is_interleaved)
-    split = split_heads(xp, x, heads if turns_part else x.shape[2] // (2 * cos.shape[-1]))
-    return join_heads(xp, rotate(xp, split, cos, sin, is_interleaved=is_interleaved))
+        return rotate(xp, x, cos, sin, is_interleaved=bool(interleaved))
+    split = split_heads(xp, x, num_heads if rotary_embedding_dim else x.shape[2] // (2 * cos.shape[-1]))
+    return join_heads(xp, rotate(xp, split, cos, sin, is_interleaved=bool(interleaved)))
 
 
-@microsoft_kernel("RotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices=_CHOICES, unread=_UNREAD)
+@microsoft_kernel("RotaryEmbedding", choices=_CHOICES, **_ROTARY)
 def microsoft_rotary_embedding(
-    xp: Namespace,
-    x: Array,
-    position_ids: Array,
-    cos_cache: Array,
-    sin_cache: Array,
-    *,
-    interleaved: int = 0,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
+    xp: Namespace, x: Array, position_ids: Array, cos_cache: Array, sin_cache: Array, **layout: int
 ) -> Array:
     """Returns x with each head's pairs turned by the angles of their positions.
 
     position_ids: (batch, steps), or (1,), the first position.
     """
-    if rotary_embedding_dim and not num_heads:
-        raise ValueError("rotary_embedding_dim is given without num_heads")
     steps = x.shape[1] if x.ndim == 3 else x.shape[2]
     places = position_ids if position_ids.ndim == 2 else (position_ids.reshape(()) + xp.arange(steps))[None]
     cos, sin = (xp.take(cache, places, axis=0) for cache in (cos_cache, sin_cache))
-    return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))
+    return _rotate_layout(xp, x, cos, sin, **layout)
 
 
-@microsoft_kernel(
-    "MRotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices={**_CHOICES, "mrope_layout": (0, 1)}, unread=_UNREAD
-)
+@microsoft_kernel("MRotaryEmbedding", choices={**_CHOICES, "mrope_layout": (0, 1)}, **_ROTARY)
 def multimodal_rotary_embedding(
     xp: Namespace,
     x: Array,
@@ -84,11 +81,9 @@ def multimodal_rotary_embedding(
     cos_cache: Array,
     sin_cache: Array,
     *,
-    interleaved: int = 0,
     mrope_layout: int = 0,
     mrope_section: Integers,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
+    **layout: int,
 ) -> Array:
     """Returns x turned by angles of three positions: time, height and width each have sections of the pairs.
 
@@ -101,11 +96,9 @@ def multimodal_rotary_embedding(
             streams[stream : mrope_section[stream] * 3 : 3] = stream
     else:
         streams = np.repeat(np.arange(3), mrope_section)[:half]
-    chosen = xp.asarray(streams)
-    columns = xp.arange(half)
-    places = xp.moveaxis(xp.take(position_ids, chosen, axis=0), 0, -1)
-    cos, sin = (cache[places, columns] for cache in (cos_cache, sin_cache))
-    return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))
+    places = xp.moveaxis(xp.take(position_ids, xp.asarray(streams), axis=0), 0, -1)
+    cos, sin = (cache[places, xp.arange(half)] for cache in (cos_cache, sin_cache))
+    return _rotate_layout(xp, x, cos, sin, **layout)
 
 
 _QKV = (FLOATS, FLOATS, FLOATS, NUMBERS | {"bool"}, FLOATS, FLOATS, INT64)
@@ -130,17 +123,13 @@ def _count_scores(
     return prod((q.shape[0], heads, q.shape[-2], keys + size)) * int(q.itemsize)
 
 
-@kernel("Attention", since=(25,), dtypes=_QKV, host=(6,), choices=_ATTENTION_CHOICES, outputs=4, count_bytes=_count_scores)
-@kernel(
-    "Attention",
-    since=(23, 24),
-    dtypes=_QKV,
-    host=(6,),
-    choices=_ATTENTION_CHOICES,
-    outputs=4,
-    count_bytes=_count_scores,
-    without=("left_window_size", "right_window_size"),
+_attention_kernel = partial(
+    kernel, "Attention", dtypes=_QKV, host=(6,), choices=_ATTENTION_CHOICES, outputs=4, count_bytes=_count_scores
 )
+
+
+@_attention_kernel(since=(25,))
+@_attention_kernel(since=(23, 24), without=("left_window_size", "right_window_size"))
 def attention(
     xp: Namespace,
     q: Array,
@@ -263,7 +252,7 @@ def rotary_embedding(
 ) -> Array:
     """Returns x with pairs of elements of each head rotated by their position's angle."""
     cos, sin = (cache if position_ids is None else xp.take(cache, position_ids, axis=0) for cache in (cos_cache, sin_cache))
-    return _rotate_layout(xp, x, cos, sin, heads=num_heads or 1, turns_part=True, is_interleaved=bool(interleaved))
+    return _rotate_layout(xp, x, cos, sin, interleaved=interleaved, num_heads=num_heads or 1, rotary_embedding_dim=1)
 
 
 @kernel("SwiGLU", since=(28,), dtypes=FLOATS)
@@ -396,16 +385,17 @@ def _refuse_masks(position: int) -> Callable[[Node, InputTypes], str | None]:
     return refuse
 
 
-@microsoft_kernel(
-    "Attention",
+_packed_kernel = partial(
+    microsoft_kernel,
     halves=(0, 1),
-    dtypes=(FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32),
     choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
     outputs=2,
-    refuse=_refuse_masks(3),
     shared=_MASKED,
     unread={"do_rotary": 0, "past_present_share_buffer": 0},
 )
+
+
+@_packed_kernel("Attention", dtypes=(FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32), refuse=_refuse_masks(3))
 def microsoft_attention(
     xp: Namespace,
     x: Array,
@@ -453,16 +443,7 @@ def attend_projected(
     return join_heads(xp, y), present
 
 
-@microsoft_kernel(
-    "QAttention",
-    halves=(0, 1),
-    dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, FLOAT32, INT32, BYTES, BYTES, FLOAT32),
-    choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
-    outputs=2,
-    refuse=_refuse_masks(5),
-    shared=_MASKED,
-    unread={"do_rotary": 0, "past_present_share_buffer": 0},
-)
+@_packed_kernel("QAttention", dtypes=(BYTES, BYTES, *(FLOAT32,) * 3, INT32, BYTES, BYTES, FLOAT32), refuse=_refuse_masks(5))
 def quantized_attention(
     xp: Namespace,
     x: Array,
@@ -499,7 +480,7 @@ def _refuse_packed(node: Node, input_types: InputTypes) -> str | None:
 @microsoft_kernel(
     "MultiHeadAttention",
     halves=(0, 1, 2, 3),
-    dtypes=(FLOAT32, FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32, FLOAT32),
+    dtypes=(*(FLOAT32,) * 4, INT32, FLOAT32),
     choices={"unidirectional": (0, 1)},
     outputs=4,
     refuse=_refuse_packed,
@@ -708,8 +689,7 @@ def group_query_attention(
         if cos_cache is None or sin_cache is None:
             raise ValueError("do_rotary is 1 and there is no cos_cache or no sin_cache")
         caches = (cos_cache, sin_cache)
-        turned = (rotate_steps(xp, x, begins, position_ids, caches, is_interleaved=bool(rotary_interleaved)) for x in (q, k))
-        q, k = turned
+        q, k = (rotate_steps(xp, x, begins, position_ids, caches, is_interleaved=bool(rotary_interleaved)) for x in (q, k))
     capacity, held = 0 if past_key is None else past_key.shape[2], counts
     is_sliding = bool(sliding_window_cache) and past_key is not None
     if is_sliding:
@@ -722,11 +702,8 @@ def group_query_attention(
     present_key, present_value = append(xp, past_key, k, begins, length), append(xp, past_value, v, begins, length)
     window = local_window_size - 1 if local_window_size >= 0 else -1
     allowed = bring(xp, allow_positions(steps, total, begins, counts, is_causal=bool(causal), windows=(window, -1)), bool)
-    sink: Array = None
-    if head_sink is not None:
-        sink = widen(head_sink).reshape((1, -1, 1, 1))
-    elif smooth_softmax == 1:
-        sink = xp.zeros((1, 1, 1, 1), dtype=np.float32)
+    sink: Array = xp.zeros((1, 1, 1, 1), dtype=np.float32) if smooth_softmax == 1 else None
+    sink = sink if head_sink is None else widen(head_sink).reshape((1, -1, 1, 1))
     scores = _score(xp, q, present_key[:, :, :total], scale=scale)
     scores = np.float32(softcap) * xp.tanh(scores / np.float32(softcap)) if softcap else scores
     scores = scores if attention_bias is None else scores + widen(attention_bias)[..., :total]
@@ -739,8 +716,7 @@ def group_query_attention(
 
 def _score(xp: Namespace, q: Array, keys: Array, *, scale: float) -> Array:
     """Returns scale * q k^T in float32, each group of keys serving several heads."""
-    repeats = q.shape[1] // keys.shape[1]
-    wide = xp.repeat(widen(keys), repeats, axis=1)
+    wide = xp.repeat(widen(keys), q.shape[1] // keys.shape[1], axis=1)
     return multiply(xp, widen(q), xp.swapaxes(wide, 2, 3)) * np.float32(scale or 1 / sqrt(q.shape[3]))
 
 
@@ -803,9 +779,8 @@ def _list_blocks(rows: Any, columns: Any, size: int, total: int) -> Any:
     """Returns (layouts, total, total): which keys stand in a block that the query's block lists."""
     blocks = rows.shape[1] - 1
     listed = np.zeros((rows.shape[0], blocks, blocks), bool)
-    for layout in range(rows.shape[0]):
-        for block in range(blocks):
-            listed[layout, block, columns[layout, rows[layout, block] : rows[layout, block + 1]]] = True
+    for layout, block in product(range(rows.shape[0]), range(blocks)):
+        listed[layout, block, columns[layout, rows[layout, block] : rows[layout, block + 1]]] = True
     return np.repeat(np.repeat(listed, size, axis=1), size, axis=2)[:, :total, :total]
 
 
@@ -1077,21 +1052,15 @@ def _unpack(xp: Namespace, packed: Array, state: Array) -> tuple[Array, Array, A
 
 
 def _open_gate(
-    xp: Namespace,
-    decay: Array | None,
-    a_log: Array | None,
-    dt_bias: Array | None,
-    lead: tuple[int, int],
-    activation: str,
-    bound: float,
+    xp: Namespace, decay: Array | None, a_log: Array | None, dt_bias: Array | None, lead: tuple[int, int], kind: str, bound: float
 ) -> Any:
     """Returns the factors of the state, (tokens, heads, key size or 1)."""
     if decay is None:
         return None
     tokens, heads = lead
     raw = widen(decay).reshape((tokens, heads, decay.size // (tokens * heads) if decay.size else 1))
-    if activation != "none":
+    if kind != "none":
         rate = xp.exp(a_log).reshape((heads, 1))
         raw = raw if dt_bias is None else raw + dt_bias.reshape((heads, -1))
-        raw = np.float32(bound) * sigmoid_of(xp, rate * raw) if activation in ("sigmoid", "kda") else -rate * softplus_of(xp, raw)
+        raw = np.float32(bound) * sigmoid_of(xp, rate * raw) if kind in ("sigmoid", "kda") else -rate * softplus_of(xp, raw)
     return xp.exp(raw)
