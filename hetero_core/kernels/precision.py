@@ -124,15 +124,10 @@ def share_with(team: Team | None) -> Iterator[None]:
         _of_thread.team = before
 
 
-def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
-    """Returns `numpy.matmul(a, b, out)`, as the present thread computes it."""
-    team = _of_thread.team
-    return np.matmul(a, b, out) if team is None else team.multiply(a, b, out)
-
-
 def multiply(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns `xp.matmul(a, b)`, with NumPy as the present thread computes it."""
-    return matmul(a, b) if xp is np else xp.matmul(a, b)
+    team = _of_thread.team
+    return xp.matmul(a, b) if xp is not np or team is None else team.multiply(a, b)
 
 
 def compute_all(xp: Namespace, calls: Sequence[Callable[[], object]]) -> None:

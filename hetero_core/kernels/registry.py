@@ -109,8 +109,8 @@ class Declaration:
 
     def complete(self, function: Callable[..., Any]) -> KernelRecord:
         """Returns the kernel of a function, with the attributes and inputs that its signature declares."""
-        for name, (is_right, expected) in _ARGUMENTS.items():
-            if not is_right(value := getattr(self, name)):
+        for name, (kind, element, expected) in _ARGUMENTS.items():
+            if not _is_right(value := getattr(self, name), kind, element):
                 raise TypeError(
                     f"the kernel {function.__name__} of {self.op_type} is declared with {name}={value!r}; expected {expected}"
                 )
@@ -150,38 +150,31 @@ class Declaration:
         )
 
 
-def _is_tuple_of(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, tuple) and all(isinstance(each, kind) for each in value)
+def _is_right(value: Any, kind: Any, element: Any) -> bool:
+    """Says whether an argument of a declaration is of this type, and so are its elements or the values of a mapping."""
+    if kind is frozenset:
+        return all(isinstance(dtypes, kind) and dtypes <= ANY for dtypes in (value if isinstance(value, tuple) else (value,)))
+    elements = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+    return isinstance(value, kind) and all(isinstance(each, element) for each in elements)
 
 
-def _is_number_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, int)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _are_dtypes(value: Any) -> bool:
-    return all(isinstance(dtypes, frozenset) and dtypes <= ANY for dtypes in (value if isinstance(value, tuple) else (value,)))
-
-
-_ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "since": (_is_tuple_of(int), "a tuple of versions"),
-    "dtypes": (_are_dtypes, f"a frozenset of element types, or a tuple of such for the inputs; there are {enumerate_choices(ANY)}"),
-    "host": (_is_tuple_of(int), "a tuple of positions of inputs"),
-    "bodies": (_is_tuple_of(str), "a tuple of attributes"),
-    "outputs": (_is_number_or_none, "the largest number of outputs, or None for any number"),
-    "unread": (_is_mapping, "a mapping of attributes to their defaults"),
-    "choices": (
-        lambda value: _is_mapping(value) and _is_tuple_of(tuple)(tuple(value.values())),
-        "a mapping of attributes to tuples of values",
+_ARGUMENTS: Mapping[str, tuple[Any, Any, str]] = {
+    "since": (tuple, int, "a tuple of versions"),
+    "dtypes": (
+        frozenset,
+        str,
+        f"a frozenset of element types, or a tuple of such for the inputs; there are {enumerate_choices(ANY)}",
     ),
-    "without": (_is_tuple_of(str), "a tuple of attributes"),
-    "shared": (_is_mapping, "a mapping of attributes to their defaults"),
-    "largest": (_is_number_or_none, "a number of bytes, or None"),
+    "host": (tuple, int, "a tuple of positions of inputs"),
+    "bodies": (tuple, str, "a tuple of attributes"),
+    "outputs": (int | None, int, "the largest number of outputs, or None for any number"),
+    "unread": (Mapping, object, "a mapping of attributes to their defaults"),
+    "choices": (Mapping, tuple, "a mapping of attributes to tuples of values"),
+    "without": (tuple, str, "a tuple of attributes"),
+    "shared": (Mapping, object, "a mapping of attributes to their defaults"),
+    "largest": (int | None, int, "a number of bytes, or None"),
 }
-"""Argument of a declaration -> whether its value is right, and the description of right values."""
+"""Argument of a declaration -> its type, the type of its elements, and the description of right values."""
 
 
 def _with_halves(dtypes: Dtypes) -> Dtypes:

@@ -868,22 +868,21 @@ def _activate(xp: Namespace, x: Array, activation: str) -> Array:
     return x if activation == "none" else x * sigmoid_of(xp, x)
 
 
+_FIXED = {
+    **dict.fromkeys(("input_channel_offset", "input_channels", "state_length", "state_update_capacity", "state_window"), 0),
+    "ndim": 1,
+    "state_channels_last": -1,
+}
+"""Attributes of a causal convolution that have one value alone."""
+
+
 @microsoft_kernel(
     "CausalConvWithState",
     halves=(0, 1),
     dtypes=FLOAT32,
-    choices={
-        "activation": _ACTIVATIONS,
-        "channels_last": (0, 1),
-        "input_channel_offset": (0,),
-        "input_channels": (0,),
-        "ndim": (1,),
-        "state_channels_last": (-1,),
-        "state_length": (0,),
-        "state_update_capacity": (0,),
-        "state_window": (0,),
-    },
+    choices={"activation": _ACTIVATIONS, "channels_last": (0, 1), **{name: (value,) for name, value in _FIXED.items()}},
     outputs=2,
+    unread=_FIXED,
 )
 def microsoft_causal_conv_with_state(
     xp: Namespace,
@@ -895,13 +894,6 @@ def microsoft_causal_conv_with_state(
     activation: str = "none",
     channels_last: int = 0,
     dilation: int = 1,
-    input_channel_offset: int = 0,
-    input_channels: int = 0,
-    ndim: int = 1,
-    state_channels_last: int = -1,
-    state_length: int = 0,
-    state_update_capacity: int = 0,
-    state_window: int = 0,
 ) -> tuple[Array, Array]:
     """Returns the depthwise convolution of each step with those before it, and the inputs that the next call needs.
 

@@ -157,7 +157,7 @@ def _split_shifts(xp: Namespace, w: Array, own: int, shifts: int) -> Array:
     return lay_out(xp, split).reshape(shifts, group, outputs, depth // shifts)
 
 
-@kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS})
+@kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS}, unread={"kernel_shape": None})
 def conv_transpose(
     xp: Namespace,
     x: Array,
@@ -167,7 +167,6 @@ def conv_transpose(
     auto_pad: str = "NOTSET",
     dilations: Integers | None = None,
     group: int = 1,
-    kernel_shape: Integers | None = None,
     output_padding: Integers | None = None,
     output_shape: Integers | None = None,
     pads: Integers | None = None,
@@ -241,14 +240,10 @@ def _spread_filters(xp: Namespace, x: Array, w: Array, full: Integers, group: in
     return y
 
 
-@kernel(
-    "MaxPool",
-    since=(1, 8, 10, 11, 12, 22),
-    dtypes=FLOATS | {"int8", "uint8"},
-    choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
-    shared=POOLING["shared"],
-    outputs=2,
-)
+_ORDERED_POOLING = {**POOLING, "choices": {"auto_pad": AUTO_PADS, "storage_order": (0, 1)}}
+
+
+@kernel("MaxPool", since=(1, 8, 10, 11, 12, 22), dtypes=FLOATS | {"int8", "uint8"}, outputs=2, **_ORDERED_POOLING)
 def max_pool(
     xp: Namespace, x: Array, *, kernel_shape: Integers, storage_order: int = 0, output_count: int = 1, **geometry: Any
 ) -> Array | tuple[Array, Array]:

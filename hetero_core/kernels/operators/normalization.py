@@ -267,13 +267,11 @@ def simplified_layer_normalization(
     return narrow(y, scale.dtype), narrow(inverse, numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
 
 
-@microsoft_kernel(
-    "EmbedLayerNormalization",
-    halves=(0, 2),
-    dtypes=(INT32, INT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, INT32, INT32),
-    choices={"mask_index_type": (0, 1)},
-    outputs=3,
-)
+_EMBEDDED = (INT32, INT32, *(FLOAT32,) * 5, INT32)
+_MASK_TYPE: dict[str, Any] = {"choices": {"mask_index_type": (0, 1)}, "unread": {"mask_index_type": 0}}
+
+
+@microsoft_kernel("EmbedLayerNormalization", halves=(0, 2), dtypes=_EMBEDDED, outputs=3, **_MASK_TYPE)
 def embed_layer_normalization(
     xp: Namespace,
     input_ids: Array,
@@ -287,7 +285,6 @@ def embed_layer_normalization(
     position_ids: Array | None = None,
     *,
     epsilon: float = 1e-12,
-    mask_index_type: int = 0,
 ) -> tuple[Array, Array, Array]:
     """Returns the normalized sum of the embeddings of words, positions and segments, how many of a row the mask lets pass, the sum."""
     total = xp.take(word_embedding, input_ids, axis=0)

@@ -201,14 +201,11 @@ def _count_aligned(
     return int(rois.shape[0]) * int(x.shape[1]) * samples * int(x.itemsize)
 
 
-@kernel(
-    "RoiAlign",
-    since=(16, 22),
-    dtypes=(FLOATS, FLOATS, INT64),
-    host=(1, 2),
-    choices={**_ROI, "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")},
-    count_bytes=_count_aligned,
-)
+_roi_kernel = partial(kernel, "RoiAlign", dtypes=(FLOATS, FLOATS, INT64), host=(1, 2), count_bytes=_count_aligned)
+_POOLED = {"mode": "avg", "output_height": 1, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0}
+
+
+@_roi_kernel(since=(16, 22), choices={**_ROI, "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")})
 def roi_align(
     xp: Namespace,
     x: Array,
@@ -239,15 +236,7 @@ def roi_align(
     return narrow(xp.stack(regions), x.dtype)
 
 
-@kernel(
-    "RoiAlign",
-    since=(10,),
-    dtypes=(FLOATS, FLOATS, INT64),
-    host=(1, 2),
-    choices=_ROI,
-    count_bytes=_count_aligned,
-    shared={"mode": "avg", "output_height": 1, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0},
-)
+@_roi_kernel(since=(10,), choices=_ROI, shared=_POOLED)
 def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Array, **attributes: Any) -> Array:
     """Returns pooled regions without the shift by half a pixel."""
     return roi_align(xp, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **attributes)
