@@ -637,12 +637,9 @@ def _slide(xp: Namespace, cache: Array, ends: Integers, held: Integers, capacity
     dtypes=(*(HALF,) * 5, INT32, INT32, HALF, HALF, INT64, HALF, HALF),
     host=(5, 6),
     choices={
+        **dict.fromkeys(("causal", "do_rotary", "rotary_interleaved", "sliding_window_cache"), (0, 1)),
         **_UNQUANTIZED,
-        "causal": (0, 1),
-        "do_rotary": (0, 1),
-        "rotary_interleaved": (0, 1),
         "qk_output": (0,),
-        "sliding_window_cache": (0, 1),
         "smooth_softmax": (-1, 0, 1),
     },
     outputs=3,

@@ -16,7 +16,7 @@ import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.kernels.arrays import take
-from hetero_core.kernels.operators.ml_models import NUMERIC, as_rows
+from hetero_core.kernels.operators.ml_models import NUMERIC, as_rows, choose_list
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts
 from hetero_core.kernels.registry import FLOAT32, INT64, STRING, Dtypes, ml_kernel
 from hetero_core.kernels.tables import InputTypes
@@ -225,33 +225,24 @@ Pair = tuple[Lookup, Lookup]
 """From strings to integers, and back."""
 
 
-def _prepare_label_encoder_1(
-    xp: Namespace, _: InputTypes, *, classes_strings: Texts, default_int64: int = -1, default_string: str = "_Unused"
-) -> Pair:
-    places = range(len(classes_strings))
-    return (
-        _build_lookup(classes_strings, places, default_int64, np.int64),
-        _build_lookup(places, classes_strings, default_string, object),
-    )
+def _build_pair(integers: Sequence[int], strings: Texts, default_int64: int = -1, default_string: str = "_Unused") -> Pair:
+    to_integers = _build_lookup(strings, integers, default_int64, np.int64)
+    return to_integers, _build_lookup(integers, strings, default_string, object)
 
 
-def _prepare_category_mapper(
-    xp: Namespace,
-    _: InputTypes,
-    *,
-    cats_int64s: Integers,
-    cats_strings: Texts,
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-) -> Pair:
-    return (
-        _build_lookup(cats_strings, cats_int64s, default_int64, np.int64),
-        _build_lookup(cats_int64s, cats_strings, default_string, object),
-    )
+def _prepare_label_encoder_1(xp: Namespace, _: InputTypes, *, classes_strings: Texts, **defaults: Any) -> Pair:
+    return _build_pair(range(len(classes_strings)), classes_strings, **defaults)
 
 
-@ml_kernel("LabelEncoder", since=(1,), dtypes=frozenset({"string", "int64"}), runs_on_host=True, prepare=_prepare_label_encoder_1)
-@ml_kernel("CategoryMapper", since=(1,), dtypes=frozenset({"string", "int64"}), runs_on_host=True, prepare=_prepare_category_mapper)
+def _prepare_category_mapper(xp: Namespace, _: InputTypes, *, cats_int64s: Integers, cats_strings: Texts, **defaults: Any) -> Pair:
+    return _build_pair(cats_int64s, cats_strings, **defaults)
+
+
+_PAIR: dict[str, Any] = {"dtypes": INT64 | STRING, "shared": {"default_int64": -1, "default_string": "_Unused"}}
+
+
+@ml_kernel("LabelEncoder", since=(1,), runs_on_host=True, prepare=_prepare_label_encoder_1, **_PAIR)
+@ml_kernel("CategoryMapper", since=(1,), runs_on_host=True, prepare=_prepare_category_mapper, **_PAIR)
 def category_mapper(xp: Namespace, x: Array, *, prepared: Pair) -> Array:
     """Returns integers for strings, and strings for integers. Source: ONNX LabelEncoder-1, CategoryMapper-1."""
     return _look_up(prepared[0] if x.dtype == object else prepared[1], x)
@@ -260,9 +251,7 @@ def category_mapper(xp: Namespace, x: Array, *, prepared: Pair) -> Array:
 def _prepare_one_hot_encoder(
     xp: Namespace, _: InputTypes, *, cats_int64s: Integers = (), cats_strings: Texts = (), zeros: int = 1
 ) -> tuple[Lookup, Array, bool]:
-    if bool(cats_int64s) == bool(cats_strings):
-        raise ValueError("needs its categories either as integers or as strings")
-    categories: tuple[Any, ...] = cats_int64s or cats_strings
+    categories = choose_list(cats_int64s, cats_strings, "categories")
     lookup = _build_lookup(categories, range(len(categories)), -1, np.int64)
     return lookup, np.arange(len(categories)), bool(zeros)
 
@@ -278,15 +267,11 @@ def one_hot_encoder(xp: Namespace, x: Array, *, prepared: tuple[Lookup, Array, b
 
 
 Map = dict[Any, Any]
-
-
 Keys = tuple[Any, ...]
 
 
 def _prepare_zip_map(xp: Namespace, _: InputTypes, *, classlabels_int64s: Integers = (), classlabels_strings: Texts = ()) -> Keys:
-    if bool(classlabels_int64s) == bool(classlabels_strings):
-        raise ValueError("needs its keys either as integers or as strings")
-    return classlabels_int64s or classlabels_strings
+    return choose_list(classlabels_int64s, classlabels_strings, "keys")
 
 
 @ml_kernel("ZipMap", since=(1,), dtypes=FLOAT32, runs_on_host=True, prepare=_prepare_zip_map)
@@ -347,25 +332,18 @@ def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TO_FLOAT", map_form: str 
     return y
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """The words in order, and the type and zero of the results."""
-
-    words: tuple[int | str, ...]
-    dtype: np.dtype[Any]
-    zero: float | str
+Vocabulary = tuple[tuple[int | str, ...], np.dtype[Any]]
+"""The words in order, and the type of the results."""
 
 
 def _prepare_dict_vectorizer(
     xp: Namespace, input_types: InputTypes, *, int64_vocabulary: Integers = (), string_vocabulary: Texts = ()
 ) -> Vocabulary:
-    if bool(int64_vocabulary) == bool(string_vocabulary):
-        raise ValueError("needs its vocabulary either as integers or as strings")
+    words = choose_list(int64_vocabulary, string_vocabulary, "vocabulary")
     input_type = input_types[0]
     if not (isinstance(input_type, MapType) and isinstance(input_type.value, TensorType) and input_type.value.dtype is not None):
         raise ValueError("needs to know the element type of its map")
-    dtype = numpy_dtype(input_type.value.dtype)
-    return Vocabulary(int64_vocabulary or string_vocabulary, dtype, "" if dtype.kind == "O" else 0)
+    return words, numpy_dtype(input_type.value.dtype)
 
 
 @ml_kernel(
@@ -381,4 +359,5 @@ def dict_vectorizer(xp: Namespace, x: Map, *, prepared: Vocabulary) -> Array:
 
     The row is ONNX Runtime's; ONNX writes a vector. Both pass over keys that are not in the vocabulary.
     """
-    return np.asarray([[x.get(word, prepared.zero) for word in prepared.words]], dtype=prepared.dtype)
+    words, dtype = prepared
+    return np.asarray([[x.get(word, "" if dtype.kind == "O" else 0) for word in words]], dtype=dtype)

@@ -77,11 +77,16 @@ def as_rows(xp: Namespace, x: Array) -> Array:
     return rows if rows.dtype == np.float64 else widen(rows).astype(np.float32)
 
 
-def read_labels(integers: Integers, strings: Texts) -> Array:
-    """Returns the class labels as a host array, int64 or object. Raises: ValueError."""
+def choose_list(integers: Integers, strings: Texts, what: str) -> tuple[Any, ...]:
+    """Returns the attribute that is given. Raises: ValueError for none or both."""
     if bool(integers) == bool(strings):
-        raise ValueError("needs its class labels either as integers or as strings")
-    return np.asarray(integers, dtype=np.int64) if integers else np.asarray(strings, dtype=object)
+        raise ValueError(f"needs its {what} either as integers or as strings")
+    return integers or strings
+
+
+def read_labels(integers: Integers, strings: Texts) -> Array:
+    """Returns the class labels as a host array, int64 or object. Raises: as `choose_list`."""
+    return np.asarray(choose_list(integers, strings, "class labels"), dtype=np.int64 if integers else object)
 
 
 def read_floats(values: Any, tensor: Any, name: str) -> Array:

@@ -226,14 +226,8 @@ def _index_pool(pool: Texts | Integers, ngram_counts: Integers, ngram_indexes: I
     return slots
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRule:
-    """The rule that cuts a text into tokens, and the padding of rows with fewer tokens."""
-
-    cut: Callable[[str], list[str]]
-    pad_value: str
-
-
+TokenRule = tuple[Callable[[str], list[str]], str]
+"""The function that cuts a text into tokens, and the padding of rows with fewer tokens."""
 _RUN = re.compile(r"(?:\[(?:[A-Za-z0-9](?:-[A-Za-z0-9])?|_|\\[dw])+\]|\\[dw])\+")
 """Runs of ASCII characters of one class, in which Python's expressions are RE2's; `re2` takes some microseconds for each match."""
 
@@ -252,7 +246,7 @@ def _prepare_tokenizer(
 
     least = max(mincharnum, 1)
     if _RUN.fullmatch(tokenexp):
-        return TokenRule(re.compile(f"{tokenexp[:-1]}{{{least},}}", re.ASCII).findall, pad_value)
+        return re.compile(f"{tokenexp[:-1]}{{{least},}}", re.ASCII).findall, pad_value
 
     def cut(text: str) -> list[str]:
         if tokenexp:
@@ -265,7 +259,7 @@ def _prepare_tokenizer(
                 pieces = [part for piece in pieces for part in _split(piece, search(piece))]
         return [piece for piece in pieces if len(piece) >= least]
 
-    return TokenRule(cut, pad_value)
+    return cut, pad_value
 
 
 def _split(text: str, places: list[tuple[int, int]]) -> list[str]:
@@ -290,15 +284,15 @@ def tokenizer(xp: Namespace, x: Array, *, prepared: TokenRule) -> Array:
 
     Of several matches at a place the longest counts.
     """
-    counts, flat = list[int](), list[str]()
+    (cut, pad_value), counts, flat = prepared, list[int](), list[str]()
     for text in x.reshape(-1).tolist():
-        tokens = prepared.cut(str(text))
+        tokens = cut(str(text))
         counts.append(len(tokens))
         flat += tokens
     longest = max(counts, default=0)
     if longest * len(counts) == len(flat):
         return np.array(flat, object).reshape((*x.shape, longest))
-    y = np.full((len(counts), longest), prepared.pad_value, dtype=object)
+    y = np.full((len(counts), longest), pad_value, dtype=object)
     y[np.arange(longest) < np.array(counts, np.int64)[:, None]] = flat
     return y.reshape((*x.shape, longest))
 

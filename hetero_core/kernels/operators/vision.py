@@ -535,18 +535,11 @@ def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: Int
     return largest
 
 
-@microsoft_kernel("WordConvEmbedding", dtypes=(INT32, FLOAT32, FLOAT32, FLOAT32))
-def word_conv_embedding(
-    xp: Namespace,
-    words: Array,
-    w: Array,
-    b: Array,
-    c: Array,
-    *,
-    char_embedding_size: int | None = None,
-    conv_window_size: int | None = None,
-    embedding_size: int | None = None,
-) -> Array:
+_EMBEDDING_SIZES = dict.fromkeys(("char_embedding_size", "conv_window_size", "embedding_size"))
+
+
+@microsoft_kernel("WordConvEmbedding", dtypes=(INT32, FLOAT32), unread=_EMBEDDING_SIZES)
+def word_conv_embedding(xp: Namespace, words: Array, w: Array, b: Array, c: Array) -> Array:
     """Returns for each word the largest tanh of a convolution over the embeddings of its letters; 0 ends a word.
 
     words: (words, letters); w: (filters, 1, window, size); c: (letters, size).
@@ -654,22 +647,18 @@ def _count_unpooled(x: Array, indices: Array, output_shape: Array | None = None,
     return int(max(prod(_find_pooled_shape(x, **geometry)), requested)) * int(x.itemsize)
 
 
-@kernel("MaxUnpool", since=(9, 11, 22), dtypes=(FLOATS, INT64, INT64), host=(2,), count_bytes=_count_unpooled)
+_PADS = {"pads": None, "strides": None}
+
+
+@kernel("MaxUnpool", since=(9, 11, 22), dtypes=(FLOATS, INT64, INT64), host=(2,), count_bytes=_count_unpooled, shared=_PADS)
 def max_unpool(
-    xp: Namespace,
-    x: Array,
-    indices: Array,
-    output_shape: Array | None = None,
-    *,
-    kernel_shape: Integers,
-    pads: Integers | None = None,
-    strides: Integers | None = None,
+    xp: Namespace, x: Array, indices: Array, output_shape: Array | None = None, *, kernel_shape: Integers, **geometry: Any
 ) -> Array:
     """Returns zeros with the elements of x at the indices of MaxPool.
 
     The indices count in the shape that the attributes give; a larger output_shape adds zeros behind it.
     """
-    shape = _find_pooled_shape(x, kernel_shape=kernel_shape, pads=pads, strides=strides)
+    shape = _find_pooled_shape(x, kernel_shape=kernel_shape, **geometry)
     y = assign(xp.zeros(prod(shape), dtype=x.dtype), indices.reshape(-1), x.reshape(-1)).reshape(shape)
     target_shape = integers_of(output_shape) or shape
     if target_shape == shape:
