@@ -82,11 +82,11 @@ def compute_halves(function: Callable[..., Any], outputs: tuple[int, ...]) -> Ca
 
     @wraps(function)
     def compute(xp: Namespace, *inputs: Any, **attributes: Any) -> Any:
-        if not any(getattr(x, "dtype", None) == np.float16 for x in inputs):
+        are_halves = [getattr(x, "dtype", None) == np.float16 for x in inputs]
+        if not any(are_halves):
             return function(xp, *inputs, **attributes)
-        results = function(
-            xp, *(x.astype(np.float32) if getattr(x, "dtype", None) == np.float16 else x for x in inputs), **attributes
-        )
+        wide = (x.astype(np.float32) if is_half else x for x, is_half in zip(inputs, are_halves, strict=True))
+        results = function(xp, *wide, **attributes)
         if not isinstance(results, tuple):
             return narrow(results, np.float16) if 0 in outputs else results
         return tuple(narrow(x, np.float16) if x is not None and index in outputs else x for index, x in enumerate(results))

@@ -9,7 +9,7 @@ SequenceMap are programs, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -269,9 +269,7 @@ class _Compiler:
             touched = dict.fromkeys((*step.sources, *(slot for body in step.bodies for _, slot in body.captures), *step.targets))
             releases = tuple(slot for slot in touched if slot not in read_later)
             read_later.update(releases)
-            steps.append(
-                Step(step.node, step.function, step.sources, step.targets, releases, step.bodies, step.value, step.may_grow)
-            )
+            steps.append(replace(step, releases=releases))
         return tuple(reversed(steps))
 
 
@@ -363,9 +361,8 @@ def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None
     constants = {name: Initializer.of_array(np.asarray(array)) for name, array in zip(node.inputs, inputs, strict=True) if name}
     limits = RunLimits(node.label, memory_limit=sum(constant.nbytes for constant in constants.values()) + LARGEST_GROWTH)
     try:
-        results = compile_node(node, {name: constant.type for name, constant in constants.items()}, constants).run(
-            (), limits=limits
-        )
+        program = compile_node(node, {name: constant.type for name, constant in constants.items()}, constants)
+        results = program.run((), limits=limits)
     except (HeteroError, ArithmeticError, LookupError, TypeError, ValueError):
         return None
     array_of_value = dict(zip(node.writes, results, strict=True))

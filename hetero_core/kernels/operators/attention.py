@@ -60,15 +60,13 @@ def _rotate_layout(
 
 
 @microsoft_kernel("RotaryEmbedding", choices=_CHOICES, **_ROTARY)
-def microsoft_rotary_embedding(
-    xp: Namespace, x: Array, position_ids: Array, cos_cache: Array, sin_cache: Array, **layout: int
-) -> Array:
+def microsoft_rotary_embedding(xp: Namespace, x: Array, ids: Array, cos_cache: Array, sin_cache: Array, **layout: int) -> Array:
     """Returns x with each head's pairs turned by the angles of their positions.
 
-    position_ids: (batch, steps), or (1,), the first position.
+    ids: (batch, steps), or (1,), the first position.
     """
     steps = x.shape[1] if x.ndim == 3 else x.shape[2]
-    places = position_ids if position_ids.ndim == 2 else (position_ids.reshape(()) + xp.arange(steps))[None]
+    places = ids if ids.ndim == 2 else (ids.reshape(()) + xp.arange(steps))[None]
     cos, sin = (xp.take(cache, places, axis=0) for cache in (cos_cache, sin_cache))
     return _rotate_layout(xp, x, cos, sin, **layout)
 
@@ -102,7 +100,7 @@ def multimodal_rotary_embedding(
 
 
 _QKV = (FLOATS, FLOATS, FLOATS, NUMBERS | {"bool"}, FLOATS, FLOATS, INT64)
-_ATTENTION_CHOICES = {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)}
+_OPTIONS = {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)}
 
 
 def _count_scores(
@@ -123,9 +121,7 @@ def _count_scores(
     return prod((q.shape[0], heads, q.shape[-2], keys + size)) * int(q.itemsize)
 
 
-_attention_kernel = partial(
-    kernel, "Attention", dtypes=_QKV, host=(6,), choices=_ATTENTION_CHOICES, outputs=4, count_bytes=_count_scores
-)
+_attention_kernel = partial(kernel, "Attention", dtypes=_QKV, host=(6,), choices=_OPTIONS, outputs=4, count_bytes=_count_scores)
 
 
 @_attention_kernel(since=(25,))
@@ -420,7 +416,7 @@ def microsoft_attention(
 
 def attend_projected(
     xp: Namespace,
-    projected: Array,
+    x: Array,
     mask: Array | None,
     past: Array | None,
     bias: Array | None,
@@ -430,11 +426,9 @@ def attend_projected(
     **masked: Any,
 ) -> tuple[Array, Array]:
     """Returns the attention of (batch, steps, q and k and v) and the stacked keys and values."""
-    width = projected.shape[2]
+    width = x.shape[2]
     first, second = (sizes[0], sizes[0] + sizes[1]) if sizes else (width // 3, width // 3 * 2)
-    q, k, v = (
-        split_heads(xp, part, heads) for part in (projected[..., :first], projected[..., first:second], projected[..., second:])
-    )
+    q, k, v = (split_heads(xp, part, heads) for part in (x[..., :first], x[..., first:second], x[..., second:]))
     if past is not None:
         k, v = xp.concatenate([past[0], k], axis=2), xp.concatenate([past[1], v], axis=2)
     y, _ = attend(xp, q, k, v, mask, bias, past=0 if past is None else past.shape[3], **masked)
@@ -562,13 +556,11 @@ def decoder_masked_multi_head_attention(
 _UNQUANTIZED = {"k_quant_type": ("NONE",), "v_quant_type": ("NONE",), "kv_cache_bit_width": (0, 8, 4)}
 
 
-def split_packed(
-    xp: Namespace, query: Array, key: Array | None, value: Array | None, heads: int, groups: int
-) -> tuple[Array, Array, Array]:
-    """Returns query, key and value as (batch, heads, steps, size); without a key the query holds all three."""
-    if key is not None and value is not None:
-        return split_heads(xp, query, heads), split_heads(xp, key, groups), split_heads(xp, value, groups)
-    split = split_heads(xp, query, heads + 2 * groups)
+def split_packed(xp: Namespace, q: Array, k: Array | None, v: Array | None, heads: int, groups: int) -> tuple[Array, Array, Array]:
+    """Returns q, k and v as (batch, heads, steps, size); without a k the q holds all three."""
+    if k is not None and v is not None:
+        return split_heads(xp, q, heads), split_heads(xp, k, groups), split_heads(xp, v, groups)
+    split = split_heads(xp, q, heads + 2 * groups)
     return split[:, :heads], split[:, heads : heads + groups], split[:, heads + groups :]
 
 
@@ -853,11 +845,9 @@ def _read_state(xp: Namespace, q: Array, state: Array) -> Array:
 
 
 @microsoft_kernel("LinearAttentionGate", dtypes=(SMALL_FLOATS, FLOAT32, FLOAT32, SMALL_FLOATS), outputs=2)
-def linear_attention_gate(
-    xp: Namespace, a: Array, dt_bias: Array, decay_scale: Array, b: Array | None = None
-) -> tuple[Array, Array]:
-    """Returns decay_scale * softplus(a + dt_bias), and sigmoid(b)."""
-    decay = narrow(decay_scale * softplus_of(xp, widen(a) + dt_bias), a.dtype)
+def linear_attention_gate(xp: Namespace, a: Array, dt_bias: Array, rate: Array, b: Array | None = None) -> tuple[Array, Array]:
+    """Returns rate * softplus(a + dt_bias), and sigmoid(b)."""
+    decay = narrow(rate * softplus_of(xp, widen(a) + dt_bias), a.dtype)
     return decay, decay if b is None else narrow(sigmoid_of(xp, widen(b)), b.dtype)
 
 

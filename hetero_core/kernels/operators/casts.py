@@ -128,10 +128,8 @@ def _convert_to_exponent(xp: Namespace, x: Array, round_mode: str, *, saturate: 
     mantissa, exponent = xp.frexp(wide)
     raises = {"up": mantissa > 0.5, "down": mantissa > 1, "nearest": mantissa >= 0.75}[round_mode]
     power = exponent - 1 + raises
-    outside = (power < -127) | (power > 127) | (wide == 0)
-    bits = xp.where(
-        xp.isfinite(wide) & ~(outside & (not saturate)), xp.clip(xp.where(wide == 0, -127, power), -127, 127) + 127, 255
-    )
+    beyond = (power < -127) | (power > 127) | (wide == 0)
+    bits = xp.where(xp.isfinite(wide) & ~(beyond & (not saturate)), xp.clip(xp.where(wide == 0, -127, power), -127, 127) + 127, 255)
     if saturate:
         bits = xp.where(xp.isinf(wide), 254, bits)
     return bits.astype(np.uint8).view(numpy_dtype("float8e8m0"))

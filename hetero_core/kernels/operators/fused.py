@@ -173,7 +173,7 @@ _NO_LIMIT = float("inf")
 _UNREAD = {"swiglu_fusion": 0, "swiglu_limit_after_activation": 0, "use_sparse_mixer": 0}
 _ACTIVATION = {"activation_alpha": 1.0, "activation_beta": 0.0, "activation_type": "relu", "swiglu_limit": _NO_LIMIT}
 """The attributes that `activate_expert` takes, with their defaults."""
-_SHARED_CHOICES = {
+_CHOICES = {
     "activation_type": _ACTIVATIONS,
     "normalize_routing_weights": (0, 1),
     "swiglu_fusion": (0, 1),
@@ -224,9 +224,7 @@ def refuse_fusion(node: Node, input_types: InputTypes) -> str | None:
     return None
 
 
-@microsoft_kernel(
-    "MoE", halves=(0,), dtypes=FLOAT32, choices=_SHARED_CHOICES, refuse=refuse_fusion, shared=_ACTIVATION, unread=_UNREAD
-)
+@microsoft_kernel("MoE", halves=(0,), dtypes=FLOAT32, choices=_CHOICES, refuse=refuse_fusion, shared=_ACTIVATION, unread=_UNREAD)
 def mixture_of_experts(
     xp: Namespace,
     x: Array,
@@ -291,7 +289,7 @@ def _refuse_quantization(node: Node, input_types: InputTypes) -> str | None:
         *(SMALL_FLOATS, SMALL_FLOATS, UINT8, SMALL_FLOATS, SMALL_FLOATS, UINT8, SMALL_FLOATS, SMALL_FLOATS),
         *(UINT8, SMALL_FLOATS, SMALL_FLOATS, UINT8, UINT8, UINT8, SMALL_FLOATS),
     ),
-    choices={**_SHARED_CHOICES, "quant_type": ("int",), "expert_weight_bits": (2, 4, 8), "accuracy_level": (0, 1, 2, 3, 4)},
+    choices={**_CHOICES, "quant_type": ("int",), "expert_weight_bits": (2, 4, 8), "accuracy_level": (0, 1, 2, 3, 4)},
     refuse=_refuse_quantization,
     shared=_ACTIVATION,
     unread={**_UNREAD, "accuracy_level": 0, "quant_type": "int", "weights_prepacked": -1},

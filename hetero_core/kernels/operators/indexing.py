@@ -11,7 +11,7 @@ from math import ceil, prod
 import numpy as np
 
 from hetero_core.kernels.arrays import assign, combine, lay_out, require_within, take
-from hetero_core.kernels.operators.layout import identity, pad_all, range_, slice_
+from hetero_core.kernels.operators.layout import RANGED, identity, pad_all, range_, slice_
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
 from hetero_core.kernels.tables import InputTypes
@@ -50,7 +50,7 @@ def gather_nd(xp: Namespace, x: Array, indices: Array, *, batch_dims: int = 0) -
     return xp.asarray(x[(*grid_of(xp, indices, indices.ndim - 1, -1)[:batch_dims], *coordinates)])
 
 
-_REDUCTION = ("none", "add", "mul", "max", "min")
+_REDUCED = ("none", "add", "mul", "max", "min")
 _DATA = NUMBERS | BOOL | COMPLEX | STRING
 
 
@@ -70,19 +70,15 @@ def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *,
     return assign(x.copy(), grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim)), updates)
 
 
-@kernel(
-    "ScatterElements", since=(16, 18), dtypes=(_DATA, INDEX, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction
-)
-def scatter_reduced_elements(
-    xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
-) -> Array:
+@kernel("ScatterElements", since=(16, 18), dtypes=(_DATA, INDEX, _DATA), choices={"reduction": _REDUCED}, refuse=_refuse_reduction)
+def scatter_reduced(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
     """Returns x with the updates written, or combined with the elements there."""
     grid = grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))
     return _write(xp, x, grid, updates, reduction)
 
 
 @kernel("ScatterND", since=(11, 13), dtypes=(ANY, INT64, ANY), without=("reduction",))
-@kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction)
+@kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCED}, refuse=_refuse_reduction)
 def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     """Returns x with the addressed slices replaced, or combined with the elements there."""
     return _write(xp, x, _coordinates(xp, x, indices), updates, reduction)
@@ -291,9 +287,7 @@ def _count_padded(x: Array, pads: Array, value: Array | None = None, *, mode: st
     return int(prod(size + begin + end for size, begin, end in zip(x.shape, begins, ends, strict=True))) * int(x.itemsize)
 
 
-@microsoft_kernel(
-    "Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2), count_bytes=_count_range
-)
+@microsoft_kernel("Range", dtypes=RANGED, host=(0, 1, 2), count_bytes=_count_range)
 def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
     """Returns the numbers from start up to limit by delta, or by 1 without it."""
     step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())

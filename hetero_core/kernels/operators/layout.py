@@ -145,9 +145,7 @@ def split(
 
 
 @kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None)
-def split_equally(
-    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1
-) -> tuple[Array, ...]:
+def split_evenly(xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1) -> tuple[Array, ...]:
     """Returns parts of the given sizes, or equal parts for all outputs."""
     return split_by_attribute(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
 
@@ -444,10 +442,10 @@ def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: Integers | N
     return _pad(xp, x, pads, None, "constant")
 
 
-_NUMBERS_OF_RANGE = frozenset({"float32", "float64", "int16", "int32", "int64"})
+RANGED = frozenset({"float32", "float64", "int16", "int32", "int64"})
 
 
-@kernel("Range", since=(11,), dtypes=_NUMBERS_OF_RANGE, host=(0, 1, 2))
+@kernel("Range", since=(11,), dtypes=RANGED, host=(0, 1, 2))
 def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
     """Returns start, start + delta, ... below the limit (above it for a negative delta)."""
     first, end, step = (np.asarray(value).reshape(-1)[0] for value in (start, limit, delta))
@@ -458,7 +456,7 @@ def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
     return xp.asarray(xp.arange(count).astype(start.dtype) * step + first, dtype=start.dtype)
 
 
-@kernel("Range", since=(27,), dtypes=_NUMBERS_OF_RANGE | {"float16", "bfloat16"}, host=(0, 1, 2), choices={"stash_type": (1,)})
+@kernel("Range", since=(27,), dtypes=RANGED | {"float16", "bfloat16"}, host=(0, 1, 2), choices={"stash_type": (1,)})
 def range_stashed(xp: Namespace, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
     """Returns the result of Range-11; small floats are computed in float32."""
     return range_(xp, widen(start), widen(limit), widen(delta)).astype(start.dtype)

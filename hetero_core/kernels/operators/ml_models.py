@@ -123,14 +123,12 @@ class LinearModel:
     post_transform: str
 
 
-def _prepare(
-    xp: Namespace, coefficients: Floats, intercepts: Floats, scores: int, labels: Array, post_transform: str
-) -> LinearModel:
+def _prepare(xp: Namespace, coefficients: Floats, intercepts: Floats, scores: int, labels: Array, transform: str) -> LinearModel:
     if not coefficients or scores < 1 or len(coefficients) % scores or len(intercepts) not in (0, scores):
         raise ValueError(f"has {len(coefficients)} coefficients and {len(intercepts)} intercepts for {scores} scores")
     table = np.asarray(coefficients, dtype=np.float32).reshape((scores, -1)).T.tolist()
     return LinearModel(
-        xp.asarray(table, dtype=np.float32), xp.asarray(intercepts or (0.0,) * scores, dtype=np.float32), labels, post_transform
+        xp.asarray(table, dtype=np.float32), xp.asarray(intercepts or (0.0,) * scores, dtype=np.float32), labels, transform
     )
 
 
@@ -142,7 +140,7 @@ def _score(xp: Namespace, model: LinearModel, x: Array) -> Array:
     return xp.matmul(rows, table.astype(rows.dtype)) + model.intercepts.astype(rows.dtype)
 
 
-def _prepare_classifier(
+def _prepare_linear(
     xp: Namespace,
     _: InputTypes,
     *,
@@ -166,9 +164,7 @@ def _prepare_classifier(
     return _prepare(xp, coefficients, intercepts, scores, labels, post_transform)
 
 
-@ml_kernel(
-    "LinearClassifier", since=(1,), dtypes=NUMERIC, choices=_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_classifier
-)
+@ml_kernel("LinearClassifier", since=(1,), dtypes=NUMERIC, choices=_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_linear)
 def linear_classifier(xp: Namespace, x: Array, *, prepared: LinearModel) -> tuple[Array, Array]:
     """Returns the label of the greatest of x W + b and, float32, these scores transformed.
 
@@ -255,7 +251,7 @@ def _compare(xp: Namespace, similarity: Similarity, rows: Array) -> Array:
     return xp.tanh(affine) if similarity.kernel_type == "SIGMOID" else affine ** int(similarity.degree)
 
 
-def _prepare_svm_classifier(
+def _prepare_svm(
     xp: Namespace,
     _: InputTypes,
     *,
@@ -306,9 +302,7 @@ def _weigh_pairs(table: Array, vectors_per_class: Integers, pairs: tuple[tuple[i
     return weights
 
 
-@ml_kernel(
-    "SVMClassifier", since=(1,), dtypes=NUMERIC, choices=_SVM_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_svm_classifier
-)
+@ml_kernel("SVMClassifier", since=(1,), dtypes=NUMERIC, choices=_SVM_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_svm)
 def svm_classifier(xp: Namespace, x: Array, *, prepared: Machine) -> tuple[Array, Array]:
     """Returns the label with most votes of the pairs and, float32, probabilities of the classes or scores of the pairs.
 
@@ -662,15 +656,13 @@ def find_leaves(xp: Namespace, forest: Forest, x: Array) -> Array:
         splits = xp.take(forest.splits, places)
         goes_true = xp.zeros(values.shape, dtype=bool)
         for mode in forest.modes_used:
-            goes_true = goes_true | (
-                _compare_splits(xp, forest, mode, values, splits, places) & (xp.take(forest.modes, places) == mode)
-            )
+            goes_true = goes_true | (_matches(xp, forest, mode, values, splits, places) & (xp.take(forest.modes, places) == mode))
         goes_true = goes_true | (xp.take(forest.missing_is_true, places) & (values != values))
         places = xp.where(goes_true, xp.take(forest.true_places, places), xp.take(forest.false_places, places))
     return places
 
 
-def _compare_splits(xp: Namespace, forest: Forest, mode: int, values: Array, splits: Array, places: Array) -> Array:
+def _matches(xp: Namespace, forest: Forest, mode: int, values: Array, splits: Array, places: Array) -> Array:
     if mode == 6:
         members = forest.members[xp.take(forest.member_rows, places)]
         return xp.any(members == values[..., None], axis=-1)

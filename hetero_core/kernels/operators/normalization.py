@@ -119,9 +119,7 @@ def group_normalization(
 
 
 @kernel("GroupNormalization", since=(18,), dtypes=FLOATS)
-def group_normalization_per_group(
-    xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int
-) -> Array:
+def group_normalization_18(xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int) -> Array:
     """Returns x normalized and scaled in each group of channels."""
     normalized = _normalize_groups(xp, widen(x), num_groups, epsilon)
     normalized = normalized.reshape((x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
@@ -156,9 +154,7 @@ def layer_normalization(
 
 
 @kernel("RMSNormalization", since=(23,), dtypes=FLOATS, choices=_STASH)
-def rms_normalization(
-    xp: Namespace, x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Array:
+def rms_normalize(xp: Namespace, x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Array:
     """Returns x / sqrt(mean(x^2) + epsilon) * scale in the type of scale."""
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
     wide = x.astype(numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
@@ -351,9 +347,7 @@ _MIXED = (SMALL_FLOATS, SMALL_FLOATS)
 
 
 @microsoft_kernel("BranchwiseRMSNorm", dtypes=_MIXED)
-def branchwise_rms_norm(
-    xp: Namespace, x: Array, scale: Array | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
-) -> Array:
+def branch_rms_norm(xp: Namespace, x: Array, scale: Array | None = None, *, epsilon: float = 1e-5, num_branches: int = 0) -> Array:
     """Returns each branch divided by its root mean square.
 
     x: (..., branches, size), or (..., branches * size) with num_branches; scale: (branches, size), flat, or (size).
@@ -411,9 +405,7 @@ def engram_gate(
 
 
 @microsoft_kernel("HyperConnectionPreMix", dtypes=_MIXED)
-def hyper_connection_pre_mix(
-    xp: Namespace, streams: Array, pre_mix: Array, *, num_branches: int = 0, reduction_scale: float = 1.0
-) -> Array:
+def hyper_pre_mix(xp: Namespace, streams: Array, pre_mix: Array, *, num_branches: int = 0, reduction_scale: float = 1.0) -> Array:
     """Returns reduction_scale times the sum of the streams, each times its gate."""
     grouped = _part_branches(streams, num_branches)
     y = xp.sum(widen(grouped) * _shape_gate(widen(pre_mix), grouped), axis=-2) * np.float32(reduction_scale)

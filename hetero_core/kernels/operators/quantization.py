@@ -205,12 +205,9 @@ def qlinear_conv(
 
 
 @kernel("MatMulInteger", since=(10,), dtypes=BYTES)
-def mat_mul_integer(
-    xp: Namespace, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
-) -> Array:
-    """Returns (a - a_zero_point) @ (b - b_zero_point) as int32."""
-    a_zero = None if a_zero_point is None else _per_row(a_zero_point)
-    return wrap_sums(multiply(xp, center(a, a_zero), center(b, b_zero_point)))
+def mat_mul_integer(xp: Namespace, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> Array:
+    """Returns (a - a_zero) @ (b - b_zero) as int32."""
+    return wrap_sums(multiply(xp, center(a, None if a_zero is None else _per_row(a_zero)), center(b, b_zero)))
 
 
 def _per_row(values: Array) -> Array:
@@ -335,20 +332,11 @@ _UNARY = (BYTES, FLOAT32, BYTES, FLOAT32, BYTES)
 
 @microsoft_kernel("QLinearLeakyRelu", dtypes=_UNARY)
 def qlinear_leaky_relu(
-    xp: Namespace,
-    x: Array,
-    x_scale: Array,
-    x_zero_point: Array | None,
-    y_scale: Array,
-    y_zero_point: Array | None = None,
-    *,
-    alpha: float = 0.01,
+    xp: Namespace, x: Array, scale: Array, zero: Array | None, y_scale: Array, y_zero: Array | None = None, *, alpha: float = 0.01
 ) -> Array:
     """Returns x, negative elements times alpha."""
     factor = np.float32(alpha)
-    return requantize_bytes(
-        xp, x, x_scale, x_zero_point, y_scale, y_zero_point, lambda values: xp.where(values >= 0, values, factor * values)
-    )
+    return requantize_bytes(xp, x, scale, zero, y_scale, y_zero, lambda values: xp.where(values >= 0, values, factor * values))
 
 
 @microsoft_kernel("QLinearSigmoid", dtypes=_UNARY)

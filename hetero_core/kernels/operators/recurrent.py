@@ -184,7 +184,7 @@ def rnn(
     w: Array,
     r: Array,
     b: Array | None = None,
-    sequence_lens: Array | None = None,
+    lens: Array | None = None,
     initial_h: Array | None = None,
     *,
     activations: Texts = ("Tanh", "Tanh"),
@@ -197,9 +197,7 @@ def rnn(
         recurrence, activate = widen(r[index]).T, functions[index]
         return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
 
-    return run_directions(
-        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), bias_of=sum_biases(b), step_of=step_of, **walk
-    )
+    return run_directions(xp, x, w, r, sequence_lens=lens, initials=(initial_h,), bias_of=sum_biases(b), step_of=step_of, **walk)
 
 
 @kernel("GRU", since=(7, 14, 22), outputs=2, **_LATER)

@@ -133,13 +133,11 @@ def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", sca
     return resize_by_scales(xp, x, np.asarray(scales), mode=mode)
 
 
-def _count_grown(x: Array, *, height_scale: float, width_scale: float, **_: Any) -> int:
+def _count(x: Array, *, height_scale: float, width_scale: float, **_: Any) -> int:
     return int(x.nbytes * max(height_scale, 1) * max(width_scale, 1))
 
 
-@kernel(
-    "Upsample", since=(1,), dtypes=ANY, choices={"mode": ("nearest", "bilinear")}, refuse=_refuse_resize, count_bytes=_count_grown
-)
+@kernel("Upsample", since=(1,), dtypes=ANY, choices={"mode": ("nearest", "bilinear")}, refuse=_refuse_resize, count_bytes=_count)
 def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Array:
     """Returns images resampled along height and width."""
     scales = np.asarray((1.0, 1.0, height_scale, width_scale))

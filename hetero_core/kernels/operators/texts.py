@@ -417,13 +417,12 @@ def shift_ids(ids: Any, reach: int, segments: Any, eos: int | None, filler: int)
     is_cut = np.zeros(count, bool)
     shifts = [ids[reach:]]
     for back in range(1, reach + 1):
-        behind = ids[reach - back : reach - back + count]
+        at = reach - back
+        behind = ids[at : at + count]
         if eos is not None:
             is_cut = is_cut | (behind == eos)
         if segments is not None:
-            is_cut = is_cut | (
-                segments[reach - back + 1 : reach - back + 1 + count] != segments[reach - back : reach - back + count]
-            )
+            is_cut = is_cut | (segments[at + 1 : at + 1 + count] != segments[at : at + count])
         shifts.append(np.where(is_cut, np.asarray(filler, ids.dtype), behind))
     return shifts
 

@@ -13,10 +13,8 @@ from math import sqrt
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import INT64, Dtypes, kernel
 
-_FLOATS: Dtypes = frozenset({"float32", "float64"})
-_optimizer = partial(
-    kernel, domain="ai.onnx.preview.training", since=(1,), dtypes=(_FLOATS, INT64, _FLOATS), host=(0, 1), outputs=None
-)
+_WIDE: Dtypes = frozenset({"float32", "float64"})
+_optimizer = partial(kernel, domain="ai.onnx.preview.training", since=(1,), dtypes=(_WIDE, INT64, _WIDE), host=(0, 1), outputs=None)
 
 
 def _step_all(tensors: tuple[Array, ...], kinds: int, step: Callable[..., tuple[Array, ...]]) -> tuple[Array, ...]:

@@ -310,9 +310,7 @@ def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: Integers
     regions = []
     for roi in rois.astype(np.float32):
         image = x[int(roi[0])]
-        left, top, right, bottom = (
-            int(np.floor(np.float32(corner) * np.float32(spatial_scale) + np.float32(0.5))) for corner in roi[1:]
-        )
+        left, top, right, bottom = np.floor(roi[1:] * np.float32(spatial_scale) + np.float32(0.5)).astype(int).tolist()
         rows = _cut_bins(top, bottom, pooled_shape[0], x.shape[2])
         columns = _cut_bins(left, right, pooled_shape[1], x.shape[3])
         zero = xp.zeros(x.shape[1], dtype=x.dtype)
@@ -327,12 +325,9 @@ def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: Integers
 
 def _cut_bins(begin: int, end: int, count: int, size: int) -> list[slice]:
     length = np.float32(max(end - begin + 1, 1)) / np.float32(count)
-    return [
-        slice(
-            min(max(int(np.floor(index * length)) + begin, 0), size), min(max(int(np.ceil((index + 1) * length)) + begin, 0), size)
-        )
-        for index in range(count)
-    ]
+    places = np.arange(count + 1, dtype=np.float32) * length
+    edges = (np.clip(bound.astype(int) + begin, 0, size).tolist() for bound in (np.floor(places[:-1]), np.ceil(places[1:])))
+    return list(map(slice, *edges))
 
 
 _BOXES = (FLOAT32, FLOAT32, INT64, FLOAT32)
@@ -428,15 +423,13 @@ _CODECS = (
 )
 
 
-def _require_pillow(node: Node, input_types: InputTypes) -> str | None:
+def _need_pillow(node: Node, input_types: InputTypes) -> str | None:
     if find_spec("PIL") is None:
         return f"{node.operator} needs Pillow, which is not installed; pip install hetero-core[images]"
     return None
 
 
-@kernel(
-    "ImageDecoder", since=(20,), dtypes=UINT8, choices={"pixel_format": tuple(_MODES)}, runs_on_host=True, refuse=_require_pillow
-)
+@kernel("ImageDecoder", since=(20,), dtypes=UINT8, choices={"pixel_format": tuple(_MODES)}, runs_on_host=True, refuse=_need_pillow)
 def decode_image(xp: Namespace, encoded_stream: Array, *, pixel_format: str = "RGB") -> Array:
     """Returns the pixels of an encoded image, uint8 (height, width, channels); no pixels if it is damaged or unknown.
 
@@ -616,9 +609,7 @@ def _lay_places(xp: Namespace, windows: Windows) -> list[Array]:
     return places
 
 
-def _find_pooled_shape(
-    x: Array, *, kernel_shape: Integers, pads: Integers | None = None, strides: Integers | None = None
-) -> Integers:
+def _find_unpooled(x: Array, *, kernel_shape: Integers, pads: Integers | None = None, strides: Integers | None = None) -> Integers:
     """Returns the shape of the input from which a MaxPool with these attributes made x."""
     rank = x.ndim - 2
     steps, flat = strides or (1,) * rank, pads or (0,) * (2 * rank)
@@ -644,7 +635,7 @@ def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, *
 
 def _count_unpooled(x: Array, indices: Array, output_shape: Array | None = None, **geometry: Any) -> int:
     requested = 0 if output_shape is None else prod(integers_of(output_shape))
-    return int(max(prod(_find_pooled_shape(x, **geometry)), requested)) * int(x.itemsize)
+    return int(max(prod(_find_unpooled(x, **geometry)), requested)) * int(x.itemsize)
 
 
 _PADS = {"pads": None, "strides": None}
@@ -658,7 +649,7 @@ def max_unpool(
 
     The indices count in the shape that the attributes give; a larger output_shape adds zeros behind it.
     """
-    shape = _find_pooled_shape(x, kernel_shape=kernel_shape, **geometry)
+    shape = _find_unpooled(x, kernel_shape=kernel_shape, **geometry)
     y = assign(xp.zeros(prod(shape), dtype=x.dtype), indices.reshape(-1), x.reshape(-1)).reshape(shape)
     target_shape = integers_of(output_shape) or shape
     if target_shape == shape:
