@@ -248,11 +248,8 @@ class _Compiler:
             attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
             return partial(self._extensions[node.domain, node.op_type].function, **attributes)
         function = bind_kernel(node, record, xp, tuple(self._type_of(name) for name in node.inputs))
-        unknown = tuple(
-            index
-            for index, name in enumerate(node.inputs)
-            if name and not _is_typed(self._type_of(name)) and record.dtypes_of_input(index) != ANY
-        )
+        untyped = [index for index, name in enumerate(node.inputs) if name and not _is_typed(self._type_of(name))]
+        unknown = tuple(index for index in untyped if record.dtypes_of_input(index) != ANY)
         function = _check_dtypes(function, node, record, unknown) if unknown else function
         return function if record.largest is None else _check_sizes(function, node, record.largest)
 

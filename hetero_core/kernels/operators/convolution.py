@@ -298,9 +298,7 @@ def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     total = add_windows(xp, windows.pad(xp, widen(x), 0), windows)
     for axis, counts in enumerate(count_elements(windows, count_pads=bool(count_include_pad))):
-        shape = [1] * total.ndim
-        shape[2 + axis] = len(counts)
-        total = total / xp.asarray(counts, dtype=total.dtype).reshape(shape)
+        total = total / xp.asarray(counts, dtype=total.dtype).reshape((-1, *(1,) * (total.ndim - axis - 3)))
     return narrow(total, x.dtype)
 
 

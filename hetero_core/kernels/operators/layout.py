@@ -381,10 +381,8 @@ def _spread_pads(pads: Integers, axes: Array | None, rank: int) -> list[tuple[in
     named = tuple(range(rank)) if axes is None else normalize_axes(integers_of(axes), rank)
     if len(pads) != 2 * len(named):
         raise ValueError(f"{len(pads)} pads are given for {len(named)} axes")
-    spread = [(0, 0)] * rank
-    for index, axis in enumerate(named):
-        spread[axis] = (pads[index], pads[index + len(named)])
-    return spread
+    pairs = dict(zip(named, zip(pads[: len(named)], pads[len(named) :], strict=True), strict=True))
+    return [pairs.get(axis, (0, 0)) for axis in range(rank)]
 
 
 def _pad(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array | None, mode: str) -> Array:
@@ -489,11 +487,9 @@ def one_hot(xp: Namespace, indices: Array, depth: Array, values: Array, *, axis:
     """
     count = integers_of(depth)[0]
     place = normalize_axis(axis, indices.ndim + 1)
-    shape = [1] * (indices.ndim + 1)
-    shape[place] = count
     indices = indices.astype(np.int64)
     wrapped = xp.expand_dims(xp.where(indices < 0, indices + count, indices), place)
-    hot = xp.arange(count, dtype=np.int64).reshape(shape) == wrapped
+    hot = xp.arange(count, dtype=np.int64).reshape((-1, *(1,) * (indices.ndim - place))) == wrapped
     return xp.where(hot, values[1], values[0])
 
 

@@ -152,9 +152,7 @@ def _hardmax_of(xp: Namespace, x: Array, axis: int) -> Array:
     if x.size == 0:
         return x
     first = xp.expand_dims(xp.argmax(x, axis=axis), axis)
-    shape = [1] * x.ndim
-    shape[axis] = x.shape[axis]
-    return (xp.arange(x.shape[axis]).reshape(shape) == first).astype(x.dtype)
+    return (xp.arange(x.shape[axis]).reshape((-1, *(1,) * (x.ndim - axis - 1))) == first).astype(x.dtype)
 
 
 def _register_softmax(op_type: str, formula: Callable[[Namespace, Array, int], Array]) -> None:

@@ -182,9 +182,7 @@ def affine_grid(xp: Namespace, theta: Array, size: Array, *, align_corners: int 
     for axis in reversed(range(rank)):
         steps = xp.arange(sizes[axis], dtype=wide.dtype)
         line = steps * 2 / (sizes[axis] - 1) - 1 if align_corners else (2 * steps + 1) / sizes[axis] - 1
-        shape = [1] * rank
-        shape[axis] = -1
-        columns.append(xp.broadcast_to(line.reshape(shape), sizes).reshape(-1))
+        columns.append(xp.broadcast_to(line.reshape((-1, *(1,) * (rank - axis - 1))), sizes).reshape(-1))
     columns.append(xp.ones_like(columns[0]))
     points = xp.matmul(wide, xp.stack(columns))
     return narrow(xp.swapaxes(points, 1, 2), theta.dtype).reshape((theta.shape[0], *sizes, rank))
@@ -599,11 +597,9 @@ def _lay_places(xp: Namespace, windows: Windows) -> list[Array]:
     rank = len(windows.sizes)
     places = []
     for axis in range(rank):
-        shape = [1] * (2 * rank)
-        shape[axis] = -1
-        of_tap = (xp.arange(windows.kernel[axis]) * windows.dilations[axis]).reshape(shape)
-        shape[axis], shape[rank + axis] = 1, -1
-        of_output = (xp.arange(windows.outputs[axis]) * windows.strides[axis] - windows.pads[axis][0]).reshape(shape)
+        behind = (1,) * (rank - axis - 1)
+        of_tap = (xp.arange(windows.kernel[axis]) * windows.dilations[axis]).reshape((-1, *behind, *(1,) * rank))
+        of_output = (xp.arange(windows.outputs[axis]) * windows.strides[axis] - windows.pads[axis][0]).reshape((-1, *behind))
         both = xp.broadcast_to(of_tap + of_output, (*windows.kernel, *windows.outputs))
         places.append(both.reshape((prod(windows.kernel), prod(windows.outputs))))
     return places
