@@ -156,7 +156,11 @@ class Program:
             else:
                 _run_limited(step, values, is_cancelled, limits, self.table)
             if profile is not None:
-                _record_time(profile, step, values, perf_counter() - started)
+                seconds = perf_counter() - started
+                if step.value:
+                    profile.add_transfer(step.value, getattr(values[step.targets[0]], "nbytes", 0), seconds)
+                else:
+                    profile.add(step.node, seconds)
             for slot in step.releases:
                 values[slot] = None
         return tuple([_lay_out(self.memory.xp, values[slot], limits) for slot in self.output_slots])
@@ -206,13 +210,6 @@ def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | 
         if slot != ABSENT:
             # NumPy makes scalars of arrays without dimensions.
             values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
-
-
-def _record_time(profile: Profile, step: Step, values: list[Any], seconds: float) -> None:
-    if not step.value:
-        profile.add(step.node, seconds)
-        return
-    profile.add_transfer(step.value, getattr(values[step.targets[0]], "nbytes", 0), seconds)
 
 
 def _lay_out(xp: Namespace, value: Any, limits: RunLimits | None) -> Any:

@@ -389,28 +389,18 @@ def _raise_integers(xp: Namespace, x: Array, y: Array) -> Array:
     return narrow(xp.where(y < 0, inverse, magnitude), x.dtype)
 
 
-@kernel("Sum", since=(1, 6, 8, 13), dtypes=FLOATS)
-def add_all(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the sum of all inputs; small floats are summed in float32."""
-    return narrow(reduce(xp.add, [widen(x) for x in inputs]), inputs[0].dtype)
+def _register_fold(op_type: str, function: str, since: Integers, dtypes: frozenset[str]) -> None:
+    @kernel(op_type, since=since, dtypes=dtypes)
+    def fold(xp: Namespace, *inputs: Array) -> Array:
+        """Returns the sum, mean, maximum or minimum of all inputs; small floats are summed in float32, NaN is the extreme."""
+        total = reduce(getattr(xp, function), map(widen, inputs))
+        return narrow(total / len(inputs) if op_type == "Mean" else total, inputs[0].dtype)
 
 
-@kernel("Mean", since=(1, 6, 8, 13), dtypes=FLOATS)
-def average(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the mean of all inputs; small floats are summed in float32."""
-    return narrow(reduce(xp.add, [widen(x) for x in inputs]) / len(inputs), inputs[0].dtype)
-
-
-@kernel("Max", since=(1, 6, 8, 12, 13), dtypes=NUMBERS)
-def maximum(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the largest of all inputs; NaN wins."""
-    return narrow(reduce(xp.maximum, inputs), inputs[0].dtype)
-
-
-@kernel("Min", since=(1, 6, 8, 12, 13), dtypes=NUMBERS)
-def minimum(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the smallest of all inputs; NaN wins."""
-    return narrow(reduce(xp.minimum, inputs), inputs[0].dtype)
+_register_fold("Sum", "add", (1, 6, 8, 13), FLOATS)
+_register_fold("Mean", "add", (1, 6, 8, 13), FLOATS)
+_register_fold("Max", "maximum", (1, 6, 8, 12, 13), NUMBERS)
+_register_fold("Min", "minimum", (1, 6, 8, 12, 13), NUMBERS)
 
 
 @kernel("BitShift", since=(11, 28), dtypes=INTEGERS, choices={"direction": ("LEFT", "RIGHT")})

@@ -123,26 +123,18 @@ def tensor_scatter(
     return present
 
 
-@kernel("ArgMax", since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
-@kernel("ArgMax", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
-def arg_max(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """Returns the position of the first (or last) largest element along the axis."""
-    return _find_extreme(xp, xp.argmax, x, axis, keepdims, select_last_index)
+def _register_search(op_type: str, search: str) -> None:
+    @kernel(op_type, since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
+    @kernel(op_type, since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
+    def find_extreme(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+        wide, place = widen(x), normalize_axis(axis, x.ndim)
+        positions = getattr(xp, search)(xp.flip(wide, axis=place) if select_last_index else wide, axis=place)
+        positions = xp.asarray(x.shape[place] - 1 - positions if select_last_index else positions, dtype=np.int64)
+        return xp.expand_dims(positions, place) if keepdims else positions
 
 
-@kernel("ArgMin", since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
-@kernel("ArgMin", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
-def arg_min(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """Returns the position of the first (or last) smallest element along the axis."""
-    return _find_extreme(xp, xp.argmin, x, axis, keepdims, select_last_index)
-
-
-def _find_extreme(xp: Namespace, search: Array, x: Array, axis: int, keepdims: int, last: int) -> Array:
-    wide = widen(x)
-    resolved = normalize_axis(axis, x.ndim)
-    positions = search(xp.flip(wide, axis=resolved) if last else wide, axis=resolved)
-    positions = xp.asarray(x.shape[resolved] - 1 - positions if last else positions, dtype=np.int64)
-    return xp.expand_dims(positions, resolved) if keepdims else positions
+_register_search("ArgMax", "argmax")
+_register_search("ArgMin", "argmin")
 
 
 @kernel("TopK", since=(10,), dtypes=(NUMBERS, INT64), host=(1,), outputs=2, without=("largest", "sorted"))

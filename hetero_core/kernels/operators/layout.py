@@ -324,26 +324,22 @@ def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) ->
     return y
 
 
-@kernel("CumSum", since=(11, 14), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
-def cumulative_sum(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Returns running sums along the axis; exclusive sums leave their own element out."""
-    return _accumulate(xp, xp.cumsum, x, integers_of(axis)[0], exclusive, reverse, 0)
+def _register_running(op_type: str, since: Integers, function: str, neutral: int) -> None:
+    @kernel(op_type, since=since, dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
+    def accumulate_along(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+        """Returns running sums or products along the axis; exclusive ones leave their own element out."""
+        place, wide = normalize_axis(integers_of(axis)[0], x.ndim), widen(x)
+        ahead = (slice(None),) * place
+        backward = (*ahead, slice(None, None, -1))
+        totals = getattr(xp, function)(wide[backward] if reverse else wide, axis=place, dtype=wide.dtype)
+        if exclusive:
+            first = xp.full_like(totals[(*ahead, slice(0, 1))], neutral)
+            totals = xp.concatenate([first, totals[(*ahead, slice(0, -1))]], axis=place)
+        return narrow(totals[backward] if reverse else totals, x.dtype)
 
 
-@kernel("CumProd", since=(26,), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
-def cumulative_product(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Returns running products along the axis; exclusive sums leave their own element out."""
-    return _accumulate(xp, xp.cumprod, x, integers_of(axis)[0], exclusive, reverse, 1)
-
-
-def _accumulate(xp: Namespace, add_up: Array, x: Array, axis: int, exclusive: int, reverse: int, neutral: int) -> Array:
-    ahead = (slice(None),) * normalize_axis(axis, x.ndim)
-    backward, wide = (*ahead, slice(None, None, -1)), widen(x)
-    totals = add_up(wide[backward] if reverse else wide, axis=axis, dtype=wide.dtype)
-    if exclusive:
-        first = xp.full_like(totals[(*ahead, slice(0, 1))], neutral)
-        totals = xp.concatenate([first, totals[(*ahead, slice(0, -1))]], axis=axis)
-    return narrow(totals[backward] if reverse else totals, x.dtype)
+_register_running("CumSum", (11, 14), "cumsum", 0)
+_register_running("CumProd", (26,), "cumprod", 1)
 
 
 _MODES = ("constant", "reflect", "edge", "wrap")

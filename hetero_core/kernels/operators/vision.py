@@ -105,14 +105,17 @@ def _refuse_interpolation(node: Node, input_types: InputTypes) -> str | None:
 _grid_kernel = partial(kernel, "GridSample", dtypes=(NUMBERS | BOOL | COMPLEX, FLOATS), refuse=_refuse_interpolation)
 
 
-@microsoft_kernel("GridSample", dtypes=FLOAT32, choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")})
-@_grid_kernel(since=(16,), choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")})
-def grid_sample_image(
-    xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
-) -> Array:
+_IMAGES: dict[str, Any] = {
+    "choices": {**_PADDING, "mode": ("bilinear", "nearest", "bicubic")},
+    "shared": {"align_corners": 0, "padding_mode": "zeros"},
+}
+
+
+@microsoft_kernel("GridSample", dtypes=FLOAT32, **_IMAGES)
+@_grid_kernel(since=(16,), **_IMAGES)
+def grid_sample_image(xp: Namespace, x: Array, grid: Array, *, mode: str = "bilinear", **borders: Any) -> Array:
     """Returns images sampled at the grid's positions."""
-    general = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    return grid_sample(xp, x, grid, align_corners=align_corners, mode=general, padding_mode=padding_mode)
+    return grid_sample(xp, x, grid, mode=mode.removeprefix("bi"), **borders)
 
 
 @_grid_kernel(since=(20, 22), choices={**_PADDING, "mode": ("linear", "nearest", "cubic")})
