@@ -23,6 +23,7 @@ from hetero_core.network.graph import EMPTY, Node
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.profile import Profile
 
+IsCancelled = Callable[[], bool] | None
 ABSENT = 0
 """The slot that always holds None."""
 
@@ -73,7 +74,7 @@ class BoundBody:
 
     program: Program
     captured: Mapping[str, Array]
-    is_cancelled: Callable[[], bool] | None
+    is_cancelled: IsCancelled
     node: Node
     limits: RunLimits | None = None
 
@@ -123,7 +124,7 @@ class Program:
         captured: Mapping[str, Array] = EMPTY,
         *,
         profile: Profile | None = None,
-        is_cancelled: Callable[[], bool] | None = None,
+        is_cancelled: IsCancelled = None,
         limits: RunLimits | None = None,
     ) -> tuple[Array, ...]:
         """Returns the outputs by position, C-contiguous.
@@ -166,9 +167,7 @@ class Program:
         return tuple([_lay_out(self.memory.xp, values[slot], limits) for slot in self.output_slots])
 
 
-def _run_limited(
-    step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits, table: KernelTable
-) -> None:
+def _run_limited(step: Step, values: list[Any], is_cancelled: IsCancelled, limits: RunLimits, table: KernelTable) -> None:
     """Runs a step under the limits; its results are counted before the next step begins."""
     if step.value:
         limits.enter(step.node.label)
@@ -188,7 +187,7 @@ def _limit_by_machine(values: list[Any]) -> RunLimits | None:
     return limits
 
 
-def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits | None = None) -> None:
+def _run_step(step: Step, values: list[Any], is_cancelled: IsCancelled, limits: RunLimits | None = None) -> None:
     inputs = [values[slot] for slot in step.sources]
     try:
         if step.bodies:

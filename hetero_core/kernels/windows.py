@@ -63,10 +63,8 @@ class Windows:
 
     def shifts(self) -> Iterator[Integers]:
         """Yields for each position in the kernel how far behind a window's own place, without strides, its element lies."""
-        for position in product(*(range(size) for size in self.kernel)):
-            yield tuple(
-                index * dilation - begin for index, dilation, (begin, _) in zip(position, self.dilations, self.pads, strict=True)
-            )
+        for _, picked in self.slices():
+            yield tuple(part.start - begin for part, (begin, _) in zip(picked, self.pads, strict=True))
 
     def pad(self, xp: Namespace, x: Array, value: float) -> Array:
         """Returns x (batch, channels, *sizes) with its border filled, so that every slice fits; x itself if it needs no border."""
