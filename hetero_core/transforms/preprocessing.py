@@ -23,16 +23,13 @@ from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType, ValueSpec, merge_types
 from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, splice
 
-CHANNELS_OF_COLOR: Mapping[str, tuple[int, tuple[int, ...]]] = MappingProxyType(
+Channels = tuple[int, tuple[int, ...]]
+CHANNELS_OF_COLOR: Mapping[str, Channels] = MappingProxyType(
     {
-        "BGR->RGB": (3, (2, 1, 0)),
-        "RGB->BGR": (3, (2, 1, 0)),
-        "RGBX->RGB": (4, (0, 1, 2)),
-        "RGBX->BGR": (4, (2, 1, 0)),
-        "BGRX->BGR": (4, (0, 1, 2)),
-        "BGRX->RGB": (4, (2, 1, 0)),
-        "GRAY->RGB": (1, (0, 0, 0)),
-        "GRAY->BGR": (1, (0, 0, 0)),
+        **dict.fromkeys(("BGR->RGB", "RGB->BGR"), (3, (2, 1, 0))),
+        **dict.fromkeys(("RGBX->RGB", "BGRX->BGR"), (4, (0, 1, 2))),
+        **dict.fromkeys(("RGBX->BGR", "BGRX->RGB"), (4, (2, 1, 0))),
+        **dict.fromkeys(("GRAY->RGB", "GRAY->BGR"), (1, (0, 0, 0))),
     }
 )
 """Change of colors -> the channels that are given, and which of them each channel of the model is."""
@@ -135,7 +132,7 @@ def _add_arithmetic(
     chain.cast(model_type.dtype)
 
 
-def _find_channels(info: InputInfo, layout: str, model_type: TensorType, where: str) -> tuple[int, tuple[int, ...]] | None:
+def _find_channels(info: InputInfo, layout: str, model_type: TensorType, where: str) -> Channels | None:
     if info.color is None:
         return None
     key = _read_color(info)
@@ -162,13 +159,7 @@ def _is_planar(info: InputInfo) -> bool:
 
 
 def _find_given_shape(
-    info: InputInfo,
-    inner: TensorType,
-    layout: str,
-    order: tuple[int, ...],
-    channels: tuple[int, tuple[int, ...]] | None,
-    crop: Bounds,
-    where: str,
+    info: InputInfo, inner: TensorType, layout: str, order: tuple[int, ...], channels: Channels | None, crop: Bounds, where: str
 ) -> tuple[Dimension, ...]:
     """Returns the shape of the array, in its layout: the stated shape, or the shape of the image; resize and crop open its axes."""
     assert inner.shape is not None
