@@ -166,8 +166,8 @@ def attention(
     )
     bias = _bias(xp, attn_mask, allowed, keys, q.dtype)
     repeats = q.shape[1] // present_key.shape[1]
-    root = sqrt(1 / sqrt(q.shape[3]) if scale is None else scale)
-    products = mat_mul(xp, _scale(q, root), xp.swapaxes(_scale(_repeat_heads(xp, present_key, repeats), root), 2, 3))
+    root = q.dtype.type(sqrt(1 / sqrt(q.shape[3]) if scale is None else scale))
+    products = mat_mul(xp, q * root, xp.swapaxes(_repeat_heads(xp, present_key, repeats) * root, 2, 3))
     capped = narrow(softcap * xp.tanh(widen(products) / softcap), q.dtype) if softcap else products
     biased = narrow(widen(capped) + widen(bias), q.dtype)
     weights = _attend(xp, biased, bias, softmax_precision)
@@ -179,11 +179,6 @@ def attention(
 
 def _repeat_heads(xp: Namespace, x: Array, repeats: int) -> Array:
     return x if repeats == 1 else xp.repeat(x, repeats, axis=1)
-
-
-def _scale(x: Array, factor: float) -> Array:
-    """Returns x times the factor, both in the type of x."""
-    return x * x.dtype.type(factor)
 
 
 def allow_positions(
@@ -420,9 +415,8 @@ def attend_projected(
     mask: Array | None,
     past: Array | None,
     bias: Array | None,
-    *,
-    sizes: Integers = (),
     heads: int,
+    sizes: Integers = (),
     **masked: Any,
 ) -> tuple[Array, Array]:
     """Returns the attention of (batch, steps, q and k and v) and the stacked keys and values."""

@@ -251,14 +251,11 @@ def mixture_of_experts(
     return sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], products, activation).reshape(x.shape)
 
 
+Products = tuple[tuple[Callable[[int], Array], Array | None], ...]
+
+
 def sum_experts(
-    xp: Namespace,
-    rows: Array,
-    experts: Array,
-    weights: Array,
-    count: int,
-    products: tuple[tuple[Callable[[int], Array], Array | None], ...],
-    activation: Mapping[str, Any],
+    xp: Namespace, rows: Array, experts: Array, weights: Array, count: int, products: Products, activation: Mapping[str, Any]
 ) -> Array:
     """Returns the weighted sum over the experts of each token; every expert sees all tokens, and counts if it was chosen.
 

@@ -147,13 +147,11 @@ def split(
 @kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None)
 def split_evenly(xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1) -> tuple[Array, ...]:
     """Returns parts of the given sizes, or equal parts for all outputs."""
-    return split_by_attribute(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
+    return split_by_sizes(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
 
 
 @kernel("Split", since=(2, 11), dtypes=ANY, outputs=None)
-def split_by_attribute(
-    xp: Namespace, x: Array, *, axis: int = 0, split: Integers | None = None, output_count: int = 1
-) -> tuple[Array, ...]:
+def split_by_sizes(xp: Namespace, x: Array, *, axis: int = 0, split: Integers = (), output_count: int = 1) -> tuple[Array, ...]:
     """Returns parts of the given sizes, or equal parts for all outputs."""
     if split:
         return _split(x, split, axis)
@@ -175,7 +173,7 @@ def split_by_either(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Integers | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
     """Returns parts of the sizes, of the attribute or the input, or equal parts for all outputs; axis is 0 by default, as in version 2."""
-    return split_by_attribute(xp, x, axis=axis, split=split or integers_of(sizes), output_count=output_count)
+    return split_by_sizes(xp, x, axis=axis, split=split or integers_of(sizes), output_count=output_count)
 
 
 def _split(x: Array, sizes: Integers, axis: int) -> tuple[Array, ...]:

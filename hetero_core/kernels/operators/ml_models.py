@@ -539,42 +539,32 @@ def gather_leaf_weights(
 
 
 def build_forest(
-    xp: Namespace,
-    nodes: Nodes,
-    leaves: Leaves,
-    *,
-    roots: Sequence[int],
-    targets: int,
-    base_values: Sequence[float],
-    aggregate: str,
-    post_transform: str,
+    xp: Namespace, nodes: Nodes, leaves: Leaves, roots: Integers, targets: int, bases: Floats, aggregate: str, post_transform: str
 ) -> Forest:
     """Returns the tables on the device."""
     count = len(nodes.features)
     places = max(count, int(leaves.places.max(initial=-1)) + 1)
     _check_lengths(nodes, leaves, count, targets)
-    if len(base_values) not in (0, targets):
-        raise ValueError(f"has {len(base_values)} base values for {targets} targets")
+    if len(bases) not in (0, targets):
+        raise ValueError(f"has {len(bases)} base values for {targets} targets")
     true_places, false_places = (_extend(ways, np.arange(places)) for ways in (nodes.true_places, nodes.false_places))
     depth = _measure_depth(true_places, false_places, np.asarray(roots, dtype=np.int64))
     weight_rows, weights = _tabulate_weights(leaves, places, targets, aggregate)
     member_rows, members = _tabulate_members(nodes.members, places)
-    upload = {
-        "roots": (np.asarray(roots), np.int64),
-        "features": (_extend(nodes.features, np.zeros(places)), np.int64),
-        "modes": (_extend(nodes.modes, np.zeros(places)), np.int64),
-        "splits": (_extend(nodes.splits, np.zeros(places)), np.float64),
-        "true_places": (true_places, np.int64),
-        "false_places": (false_places, np.int64),
-        "missing_is_true": (_extend(nodes.missing_is_true, np.zeros(places)), bool),
-        "member_rows": (member_rows, np.int64),
-        "members": (members, np.float64),
-        "weight_rows": (weight_rows, np.int64),
-        "weights": (weights, np.float64),
-        "base_values": (np.asarray(base_values if len(base_values) else (0.0,) * targets), np.float64),
+    of_nodes = ("features", "modes", "splits", "missing_is_true")
+    tables = {
+        **{name: _extend(getattr(nodes, name), np.zeros(places)) for name in of_nodes},
+        "true_places": true_places,
+        "false_places": false_places,
+        "weight_rows": weight_rows,
+        "weights": weights,
+        "member_rows": member_rows,
+        "members": members,
+        "roots": np.asarray(roots, np.int64),
+        "base_values": np.asarray(bases if len(bases) else (0.0,) * targets, np.float64),
     }
     # As lists, because no other device takes a host array by accident.
-    arrays = {name: bring(xp, values, dtype) for name, (values, dtype) in upload.items()}
+    arrays = {name: bring(xp, values, values.dtype) for name, values in tables.items()}
     return Forest(
         depth=depth, modes_used=tuple(np.unique(nodes.modes).tolist()), aggregate=aggregate, post_transform=post_transform, **arrays
     )
@@ -732,7 +722,7 @@ def _prepare_ensemble(
     weights = np.asarray(leaf_weights).reshape(-1).astype(np.float64)
     leaves = Leaves(np.arange(len(weights)) + count, np.asarray(leaf_targetids, dtype=np.int64), weights)
     return build_forest(
-        xp, nodes, leaves, roots=tree_roots, targets=n_targets, base_values=(), aggregate=_AGGREGATES[aggregate_function],
+        xp, nodes, leaves, roots=tree_roots, targets=n_targets, bases=(), aggregate=_AGGREGATES[aggregate_function],
         post_transform=POST_TRANSFORMS[post_transform],
     )  # fmt: skip
 
@@ -792,7 +782,7 @@ def _prepare_tree_regressor(
         leaves = Leaves(leaves.places[first], leaves.targets[first], leaves.weights[first])
     bases = read_floats(base_values, base_values_as_tensor, "base_values")
     return build_forest(
-        xp, nodes, leaves, roots=roots, targets=n_targets, base_values=bases, aggregate=aggregate_function,
+        xp, nodes, leaves, roots=roots, targets=n_targets, bases=bases, aggregate=aggregate_function,
         post_transform=post_transform,
     )  # fmt: skip
 
@@ -843,7 +833,7 @@ def _prepare_tree_classifier(
     opposite = _choose_opposite(labels, class_ids, weights, bases, post_transform)
     forest = build_forest(
         xp, nodes, gather_leaf_weights(places_of_tree, class_treeids, class_nodeids, class_ids, weights), roots=roots,
-        targets=1 if opposite else len(labels), base_values=bases, aggregate="SUM", post_transform=post_transform,
+        targets=1 if opposite else len(labels), bases=bases, aggregate="SUM", post_transform=post_transform,
     )  # fmt: skip
     return ClassifierForest(forest, labels, opposite)
 
