@@ -23,6 +23,7 @@ from hetero_core.network.graph import EMPTY, Node
 from hetero_core.network.types import ValueSpec, ValueType
 from hetero_core.profile import Profile
 
+IsCancelled = Callable[[], bool] | None
 ABSENT = 0
 """The slot that always holds None."""
 
@@ -73,7 +74,7 @@ class BoundBody:
 
     program: Program
     captured: Mapping[str, Array]
-    is_cancelled: Callable[[], bool] | None
+    is_cancelled: IsCancelled
     node: Node
     limits: RunLimits | None = None
 
@@ -123,7 +124,7 @@ class Program:
         captured: Mapping[str, Array] = EMPTY,
         *,
         profile: Profile | None = None,
-        is_cancelled: Callable[[], bool] | None = None,
+        is_cancelled: IsCancelled = None,
         limits: RunLimits | None = None,
     ) -> tuple[Array, ...]:
         """Returns the outputs by position, C-contiguous.
@@ -156,15 +157,17 @@ class Program:
             else:
                 _run_limited(step, values, is_cancelled, limits, self.table)
             if profile is not None:
-                _record_time(profile, step, values, perf_counter() - started)
+                seconds = perf_counter() - started
+                if step.value:
+                    profile.add_transfer(step.value, getattr(values[step.targets[0]], "nbytes", 0), seconds)
+                else:
+                    profile.add(step.node, seconds)
             for slot in step.releases:
                 values[slot] = None
         return tuple([_lay_out(self.memory.xp, values[slot], limits) for slot in self.output_slots])
 
 
-def _run_limited(
-    step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits, table: KernelTable
-) -> None:
+def _run_limited(step: Step, values: list[Any], is_cancelled: IsCancelled, limits: RunLimits, table: KernelTable) -> None:
     """Runs a step under the limits; its results are counted before the next step begins."""
     if step.value:
         limits.enter(step.node.label)
@@ -184,7 +187,7 @@ def _limit_by_machine(values: list[Any]) -> RunLimits | None:
     return limits
 
 
-def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | None, limits: RunLimits | None = None) -> None:
+def _run_step(step: Step, values: list[Any], is_cancelled: IsCancelled, limits: RunLimits | None = None) -> None:
     inputs = [values[slot] for slot in step.sources]
     try:
         if step.bodies:
@@ -206,13 +209,6 @@ def _run_step(step: Step, values: list[Any], is_cancelled: Callable[[], bool] | 
         if slot != ABSENT:
             # NumPy makes scalars of arrays without dimensions.
             values[slot] = np.asarray(result) if isinstance(result, np.generic) else result
-
-
-def _record_time(profile: Profile, step: Step, values: list[Any], seconds: float) -> None:
-    if not step.value:
-        profile.add(step.node, seconds)
-        return
-    profile.add_transfer(step.value, getattr(values[step.targets[0]], "nbytes", 0), seconds)
 
 
 def _lay_out(xp: Namespace, value: Any, limits: RunLimits | None) -> Any:

@@ -19,6 +19,9 @@ Array = Any
 """An array of `xp`; a sequence is a list, an absent optional input is None."""
 Namespace = Any
 """NumPy, or a library with its functions."""
+Integers = tuple[int, ...]
+Floats = tuple[float, ...]
+Texts = tuple[str, ...]
 
 _FLOAT16 = np.dtype(np.float16).num
 _FIRST_ADDED = 256
@@ -79,11 +82,11 @@ def compute_halves(function: Callable[..., Any], outputs: tuple[int, ...]) -> Ca
 
     @wraps(function)
     def compute(xp: Namespace, *inputs: Any, **attributes: Any) -> Any:
-        if not any(getattr(x, "dtype", None) == np.float16 for x in inputs):
+        are_halves = [getattr(x, "dtype", None) == np.float16 for x in inputs]
+        if not any(are_halves):
             return function(xp, *inputs, **attributes)
-        results = function(
-            xp, *(x.astype(np.float32) if getattr(x, "dtype", None) == np.float16 else x for x in inputs), **attributes
-        )
+        wide = (x.astype(np.float32) if is_half else x for x, is_half in zip(inputs, are_halves, strict=True))
+        results = function(xp, *wide, **attributes)
         if not isinstance(results, tuple):
             return narrow(results, np.float16) if 0 in outputs else results
         return tuple(narrow(x, np.float16) if x is not None and index in outputs else x for index, x in enumerate(results))
@@ -121,15 +124,10 @@ def share_with(team: Team | None) -> Iterator[None]:
         _of_thread.team = before
 
 
-def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
-    """Returns `numpy.matmul(a, b, out)`, as the present thread computes it."""
-    team = _of_thread.team
-    return np.matmul(a, b, out) if team is None else team.multiply(a, b, out)
-
-
 def multiply(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns `xp.matmul(a, b)`, with NumPy as the present thread computes it."""
-    return matmul(a, b) if xp is np else xp.matmul(a, b)
+    team = _of_thread.team
+    return xp.matmul(a, b) if xp is not np or team is None else team.multiply(a, b)
 
 
 def compute_all(xp: Namespace, calls: Sequence[Callable[[], object]]) -> None:

@@ -9,7 +9,7 @@ SequenceMap are programs, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -26,13 +26,15 @@ from hetero_core.kernels.registry import (
     NO_EXTENSIONS,
     TOOLKIT,
     Dtypes,
+    Extensions,
     KernelRecord,
+    TypeOf,
     explain_size,
     find_kernel,
     find_refusals,
     take_prepared,
 )
-from hetero_core.kernels.tables import KernelTable
+from hetero_core.kernels.tables import InputTypes, KernelTable
 from hetero_core.limits import RunLimits
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.initializers import Initializer
@@ -49,7 +51,7 @@ def compile_program(
     xp: Namespace = np,
     to_host: Callable[[Array], Any] | None = None,
     from_host: Callable[[Any], Array] | None = None,
-    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
+    extensions: Extensions = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
     host_inputs: Collection[str] = (),
     table: KernelTable = TOOLKIT,
@@ -107,10 +109,10 @@ class _Compiler:
         graph: Graph,
         memory: KernelMemory,
         table: KernelTable,
-        extensions: Mapping[tuple[str, str], Any],
+        extensions: Extensions,
         outer_constants: Mapping[str, Initializer],
         converted: dict[int, Array],
-        outer_type_of: Callable[[str], ValueType | None],
+        outer_type_of: TypeOf,
         *,
         renews: bool = False,
     ) -> None:
@@ -246,11 +248,8 @@ class _Compiler:
             attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
             return partial(self._extensions[node.domain, node.op_type].function, **attributes)
         function = bind_kernel(node, record, xp, tuple(self._type_of(name) for name in node.inputs))
-        unknown = tuple(
-            index
-            for index, name in enumerate(node.inputs)
-            if name and not _is_typed(self._type_of(name)) and record.dtypes_of_input(index) != ANY
-        )
+        untyped = [index for index, name in enumerate(node.inputs) if name and not _is_typed(self._type_of(name))]
+        unknown = tuple(index for index in untyped if record.dtypes_of_input(index) != ANY)
         function = _check_dtypes(function, node, record, unknown) if unknown else function
         return function if record.largest is None else _check_sizes(function, node, record.largest)
 
@@ -267,13 +266,11 @@ class _Compiler:
             touched = dict.fromkeys((*step.sources, *(slot for body in step.bodies for _, slot in body.captures), *step.targets))
             releases = tuple(slot for slot in touched if slot not in read_later)
             read_later.update(releases)
-            steps.append(
-                Step(step.node, step.function, step.sources, step.targets, releases, step.bodies, step.value, step.may_grow)
-            )
+            steps.append(replace(step, releases=releases))
         return tuple(reversed(steps))
 
 
-def bind_kernel(node: Node, record: KernelRecord, xp: Namespace, input_types: tuple[ValueType | None, ...]) -> Callable[..., Any]:
+def bind_kernel(node: Node, record: KernelRecord, xp: Namespace, input_types: InputTypes) -> Callable[..., Any]:
     """Returns the kernel of a node as a function of its inputs alone (bodies aside); absent inputs are None."""
     attributes = {
         name: value for name, value in node.attributes.items() if not isinstance(value, Graph) and name not in record.unread
@@ -341,10 +338,7 @@ def _refuse_run(node: Node, reason: str) -> UnsupportedNodesError:
 
 
 def compile_node(
-    node: Node,
-    types: Mapping[str, ValueType],
-    initializers: Mapping[str, Initializer],
-    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
+    node: Node, types: Mapping[str, ValueType], initializers: Mapping[str, Initializer], extensions: Extensions = NO_EXTENSIONS
 ) -> Program:
     """Returns a program of a node; its inputs are the values that the node reads, without constants, its outputs those that it writes."""
     constants = {name: initializers[name] for name in node.reads if name in initializers}
@@ -364,9 +358,8 @@ def evaluate_node(node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None
     constants = {name: Initializer.of_array(np.asarray(array)) for name, array in zip(node.inputs, inputs, strict=True) if name}
     limits = RunLimits(node.label, memory_limit=sum(constant.nbytes for constant in constants.values()) + LARGEST_GROWTH)
     try:
-        results = compile_node(node, {name: constant.type for name, constant in constants.items()}, constants).run(
-            (), limits=limits
-        )
+        program = compile_node(node, {name: constant.type for name, constant in constants.items()}, constants)
+        results = program.run((), limits=limits)
     except (HeteroError, ArithmeticError, LookupError, TypeError, ValueError):
         return None
     array_of_value = dict(zip(node.writes, results, strict=True))

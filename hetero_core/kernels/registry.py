@@ -23,10 +23,13 @@ from weakref import WeakKeyDictionary
 from hetero_core.dtypes import DTYPES, dtype_of_onnx
 from hetero_core.errors import enumerate_choices
 from hetero_core.kernels import operators
-from hetero_core.kernels.tables import KernelTable, Key, read_signature
+from hetero_core.kernels.tables import InputTypes, KernelTable, Key, read_signature
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.types import MapType, TensorType, ValueType
 
+TypeOf = Callable[[str], ValueType | None]
+Extensions = Mapping[tuple[str, str], Any]
+"""(domain, op_type) -> a custom operator."""
 Dtypes = frozenset[str]
 ANY: Dtypes = frozenset(DTYPES)
 FLOATS: Dtypes = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -83,7 +86,7 @@ class Declaration:
     outputs: int | None = 1
     reads_shapes: bool = False
     runs_on_host: bool = False
-    refuse: Callable[[Node, tuple[ValueType | None, ...]], str | None] | None = None
+    refuse: Callable[[Node, InputTypes], str | None] | None = None
     takes_maps: bool = False
     prepare: Callable[..., Any] | None = None
     count_bytes: Callable[..., int] | None = None
@@ -106,8 +109,8 @@ class Declaration:
 
     def complete(self, function: Callable[..., Any]) -> KernelRecord:
         """Returns the kernel of a function, with the attributes and inputs that its signature declares."""
-        for name, (is_right, expected) in _ARGUMENTS.items():
-            if not is_right(value := getattr(self, name)):
+        for name, (kind, element, expected) in _ARGUMENTS.items():
+            if not _is_right(value := getattr(self, name), kind, element):
                 raise TypeError(
                     f"the kernel {function.__name__} of {self.op_type} is declared with {name}={value!r}; expected {expected}"
                 )
@@ -147,38 +150,31 @@ class Declaration:
         )
 
 
-def _is_tuple_of(kind: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, tuple) and all(isinstance(each, kind) for each in value)
+def _is_right(value: Any, kind: Any, element: Any) -> bool:
+    """Says whether an argument of a declaration is of this type, and so are its elements or the values of a mapping."""
+    if kind is frozenset:
+        return all(isinstance(dtypes, kind) and dtypes <= ANY for dtypes in (value if isinstance(value, tuple) else (value,)))
+    elements = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+    return isinstance(value, kind) and all(isinstance(each, element) for each in elements)
 
 
-def _is_number_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, int)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _are_dtypes(value: Any) -> bool:
-    return all(isinstance(dtypes, frozenset) and dtypes <= ANY for dtypes in (value if isinstance(value, tuple) else (value,)))
-
-
-_ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "since": (_is_tuple_of(int), "a tuple of versions"),
-    "dtypes": (_are_dtypes, f"a frozenset of element types, or a tuple of such for the inputs; there are {enumerate_choices(ANY)}"),
-    "host": (_is_tuple_of(int), "a tuple of positions of inputs"),
-    "bodies": (_is_tuple_of(str), "a tuple of attributes"),
-    "outputs": (_is_number_or_none, "the largest number of outputs, or None for any number"),
-    "unread": (_is_mapping, "a mapping of attributes to their defaults"),
-    "choices": (
-        lambda value: _is_mapping(value) and _is_tuple_of(tuple)(tuple(value.values())),
-        "a mapping of attributes to tuples of values",
+_ARGUMENTS: Mapping[str, tuple[Any, Any, str]] = {
+    "since": (tuple, int, "a tuple of versions"),
+    "dtypes": (
+        frozenset,
+        str,
+        f"a frozenset of element types, or a tuple of such for the inputs; there are {enumerate_choices(ANY)}",
     ),
-    "without": (_is_tuple_of(str), "a tuple of attributes"),
-    "shared": (_is_mapping, "a mapping of attributes to their defaults"),
-    "largest": (_is_number_or_none, "a number of bytes, or None"),
+    "host": (tuple, int, "a tuple of positions of inputs"),
+    "bodies": (tuple, str, "a tuple of attributes"),
+    "outputs": (int | None, int, "the largest number of outputs, or None for any number"),
+    "unread": (Mapping, object, "a mapping of attributes to their defaults"),
+    "choices": (Mapping, tuple, "a mapping of attributes to tuples of values"),
+    "without": (tuple, str, "a tuple of attributes"),
+    "shared": (Mapping, object, "a mapping of attributes to their defaults"),
+    "largest": (int | None, int, "a number of bytes, or None"),
 }
-"""Argument of a declaration -> whether its value is right, and the description of right values."""
+"""Argument of a declaration -> its type, the type of its elements, and the description of right values."""
 
 
 def _with_halves(dtypes: Dtypes) -> Dtypes:
@@ -206,7 +202,7 @@ class KernelRecord(Declaration):
         return self.dtypes[min(index, len(self.dtypes) - 1)] if isinstance(self.dtypes, tuple) else self.dtypes
 
 
-NO_EXTENSIONS: Mapping[tuple[str, str], Any] = MappingProxyType({})
+NO_EXTENSIONS: Extensions = MappingProxyType({})
 
 
 _COMMON = ("elementwise", "layout", "linear", "normalization", "reductions", "indexing", "casts", "convolution")
@@ -248,9 +244,9 @@ def find_refusal(
     node: Node,
     input_types: Sequence[ValueType | None],
     *,
-    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
+    extensions: Extensions = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
-    type_of: Callable[[str], ValueType | None] | None = None,
+    type_of: TypeOf | None = None,
     table: KernelTable = TOOLKIT,
 ) -> str | None:
     """Returns the reason why the kernels of a table cannot run a node, None when they can.
@@ -274,9 +270,9 @@ def find_refusal(
 def find_refusals(
     graph: Graph,
     *,
-    extensions: Mapping[tuple[str, str], Any] = NO_EXTENSIONS,
+    extensions: Extensions = NO_EXTENSIONS,
     dtypes: Dtypes = ANY,
-    type_of: Callable[[str], ValueType | None] | None = None,
+    type_of: TypeOf | None = None,
     table: KernelTable = TOOLKIT,
 ) -> dict[str, str]:
     """Returns node name -> reason for each node of a graph that a table's kernels cannot run. `type_of` types values of outer graphs."""
@@ -300,13 +296,7 @@ def find_refusals(
     return refusals
 
 
-def _refuse_bodies(
-    node: Node,
-    extensions: Mapping[tuple[str, str], Any],
-    dtypes: Dtypes,
-    type_of: Callable[[str], ValueType | None] | None,
-    table: KernelTable,
-) -> str | None:
+def _refuse_bodies(node: Node, extensions: Extensions, dtypes: Dtypes, type_of: TypeOf | None, table: KernelTable) -> str | None:
     for attribute, body in node.bodies.items():
         refusals = find_refusals(body, extensions=extensions, dtypes=dtypes, type_of=type_of, table=table)
         for name, reason in refusals.items():
@@ -358,12 +348,7 @@ def _refuse_inputs(node: Node, record: KernelRecord, input_types: Sequence[Value
     return None
 
 
-def _refuse_sizes(
-    node: Node,
-    record: KernelRecord,
-    input_types: Sequence[ValueType | None],
-    type_of: Callable[[str], ValueType | None] | None,
-) -> str | None:
+def _refuse_sizes(node: Node, record: KernelRecord, input_types: Sequence[ValueType | None], type_of: TypeOf | None) -> str | None:
     """Returns the reason to refuse an input or output that is larger than the kernel takes."""
     if record.largest is None:
         return None
@@ -391,11 +376,11 @@ def refuse_type(value_type: ValueType, allowed: Dtypes, *, takes_maps: bool = Fa
     return refuse_type(value_type.element, allowed, takes_maps=takes_maps)
 
 
-_prepared: WeakKeyDictionary[Node, tuple[KernelRecord, tuple[ValueType | None, ...], Any]] = WeakKeyDictionary()
+_prepared: WeakKeyDictionary[Node, tuple[KernelRecord, InputTypes, Any]] = WeakKeyDictionary()
 """What a query has prepared for a node, until it is bound: the tables of a forest take longer than all other work of a load."""
 
 
-def take_prepared(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> Any:
+def take_prepared(node: Node, record: KernelRecord, input_types: InputTypes) -> Any:
     """Returns what the query of a node has prepared, which is forgotten then, or prepares it. Raises: the errors of `prepare`."""
     earlier = _prepared.pop(node, None)
     if earlier is not None and earlier[0] is record and earlier[1] == input_types:
@@ -403,7 +388,7 @@ def take_prepared(node: Node, record: KernelRecord, input_types: tuple[ValueType
     return prepare_node(node, record, input_types)
 
 
-def prepare_node(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> Any:
+def prepare_node(node: Node, record: KernelRecord, input_types: InputTypes) -> Any:
     """Returns the result of the kernel's preparation, on the host for every device. Raises: the errors of `prepare`."""
     import numpy as np
 
@@ -411,7 +396,7 @@ def prepare_node(node: Node, record: KernelRecord, input_types: tuple[ValueType 
     return record.prepare(np, input_types, **{name: value for name, value in node.attributes.items() if name not in record.unread})
 
 
-def _refuse_preparation(node: Node, record: KernelRecord, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_preparation(node: Node, record: KernelRecord, input_types: InputTypes) -> str | None:
     """Returns the reason why the kernel's preparation (computed once, before its runs) fails."""
     if record.prepare is None:
         return None

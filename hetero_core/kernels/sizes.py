@@ -70,9 +70,7 @@ def _infer_bytes(node: Node, input_types: tuple[TensorType | None, ...], values:
         return sum(map(_count_bytes, infer_contrib(node, input_types, lambda value: None).values()))
     from hetero_core.network.onnx_types import ask_onnx  # imports onnx
 
-    types = {
-        name: value_type for name, value_type in zip(node.inputs, input_types, strict=False) if name and value_type is not None
-    }
+    types = {name: known for name, known in zip(node.inputs, input_types, strict=False) if name and known is not None}
     constants = {
         name: Initializer.of_array(np.frombuffer(value[2], value[0]).reshape(value[1]))
         for name, value in zip(node.inputs, values, strict=False)

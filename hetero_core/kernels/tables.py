@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_core.errors import suggest
 from hetero_core.network.graph import Node
+from hetero_core.network.types import ValueType
 
 if TYPE_CHECKING:
     from hetero_core.kernels.registry import KernelRecord
 
+InputTypes = tuple[ValueType | None, ...]
+"""The known types of a node's inputs."""
 Key = tuple[str, str, int]
 """Domain, operator and the version since which it means this; 0 for an operator that onnx has no schema for."""
 

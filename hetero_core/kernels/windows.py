@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from hetero_core.kernels.arrays import assign
-from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.kernels.precision import Array, Integers, Namespace
 from hetero_core.network.operators import count_windows
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -30,15 +30,15 @@ class Windows:
     the last window hangs over (ceil_mode).
     """
 
-    sizes: tuple[int, ...]
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
+    sizes: Integers
+    kernel: Integers
+    strides: Integers
+    dilations: Integers
     pads: tuple[tuple[int, int], ...]
-    outputs: tuple[int, ...]
+    outputs: Integers
 
     @property
-    def reach(self) -> tuple[int, ...]:
+    def reach(self) -> Integers:
         """The length that the windows touch in each axis."""
         return tuple(
             (output - 1) * stride + (kernel - 1) * dilation + 1
@@ -50,7 +50,7 @@ class Windows:
         """Says whether each window is a single element and all elements are windows, in order."""
         return all(size == 1 for size in self.kernel + self.strides) and not any(end for pad in self.pads for end in pad)
 
-    def slices(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+    def slices(self) -> Iterator[tuple[Integers, tuple[slice, ...]]]:
         """Yields each position in the kernel with the slices that pick its elements out of the padded tensor, for all windows."""
         for position in product(*(range(size) for size in self.kernel)):
             yield (
@@ -61,12 +61,10 @@ class Windows:
                 ),
             )
 
-    def shifts(self) -> Iterator[tuple[int, ...]]:
+    def shifts(self) -> Iterator[Integers]:
         """Yields for each position in the kernel how far behind a window's own place, without strides, its element lies."""
-        for position in product(*(range(size) for size in self.kernel)):
-            yield tuple(
-                index * dilation - begin for index, dilation, (begin, _) in zip(position, self.dilations, self.pads, strict=True)
-            )
+        for _, picked in self.slices():
+            yield tuple(part.start - begin for part, (begin, _) in zip(picked, self.pads, strict=True))
 
     def pad(self, xp: Namespace, x: Array, value: float) -> Array:
         """Returns x (batch, channels, *sizes) with its border filled, so that every slice fits; x itself if it needs no border."""
@@ -81,13 +79,13 @@ class Windows:
 
 
 def lay_windows(
-    sizes: tuple[int, ...],
-    kernel: tuple[int, ...],
+    sizes: Integers,
+    kernel: Integers,
     *,
     auto_pad: str = "NOTSET",
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
-    dilations: tuple[int, ...] | None = None,
+    pads: Integers | None = None,
+    strides: Integers | None = None,
+    dilations: Integers | None = None,
     ceil_mode: int = 0,
 ) -> Windows:
     """Returns the windows of a convolution or a pooling, with ONNX's defaults filled in. Raises: as `operators.count_windows`."""

@@ -69,13 +69,10 @@ _INNER = one_of(
 _BY_TANH = _halve_product(op("Add", op("Tanh", _INNER), ConstantNumber(1.0)))
 
 
-_GELU_RULES = [Rule(_BY_ERF, _make("Gelu")), Rule(_BY_TANH, _make("Gelu", approximate="tanh"))]
-
-
 def fuse_gelu(network: Network) -> Network:
     """Returns the network with x (1 + erf(x / sqrt 2)) / 2 and its approximation by tanh as a Gelu node; factors may have any
     order."""
-    return fuse_patterns(network, _GELU_RULES)
+    return fuse_patterns(network, [Rule(_BY_ERF, _make("Gelu")), Rule(_BY_TANH, _make("Gelu", approximate="tanh"))])
 
 
 _SWISH = one_of(
@@ -85,12 +82,9 @@ _SWISH = one_of(
 )
 
 
-_SWISH_RULES = [Rule(_SWISH, _make("Swish", alpha=1.0))]
-
-
 def fuse_swish(network: Network) -> Network:
     """Returns the network with x * sigmoid(alpha x) as a Swish node; the sigmoid may be written as 1 / (1 + exp(-x))."""
-    return fuse_patterns(network, _SWISH_RULES)
+    return fuse_patterns(network, [Rule(_SWISH, _make("Swish", alpha=1.0))])
 
 
 def _clips_to_six(network: Network, node: Node) -> bool:
@@ -124,11 +118,8 @@ _HARD_SWISH = one_of(
 _HARD_SIGMOID = one_of(op("Div", _CLIPPED, _SIX), op("Mul", _CLIPPED, _SIXTH))
 
 
-_HARD_SWISH_RULES = [Rule(_HARD_SWISH, _make("HardSwish"))]
-_HARD_SIGMOID_RULES = [Rule(_HARD_SIGMOID, _make("HardSigmoid", alpha=1 / 6, beta=0.5))]
-
-
 def fuse_hard_swish(network: Network) -> Network:
     """Returns the network with x * clip(x + 3, 0, 6) / 6 as a HardSwish node, and a lone clip(x + 3, 0, 6) / 6 as a HardSigmoid
     node."""
-    return fuse_patterns(fuse_patterns(network, _HARD_SWISH_RULES), _HARD_SIGMOID_RULES)
+    fused = fuse_patterns(network, [Rule(_HARD_SWISH, _make("HardSwish"))])
+    return fuse_patterns(fused, [Rule(_HARD_SIGMOID, _make("HardSigmoid", alpha=1 / 6, beta=0.5))])

@@ -40,7 +40,7 @@ from hetero_core.transforms.matching import (
 from hetero_core.transforms.rewrite import Replacement
 
 ATTENTION = 24
-_TRANSPOSE_OPSET = 21
+_OPSET = 21
 _FACTORS = ("times_q", "times_k", "times_scores")
 _DIVISORS = ("over_q", "over_k", "over_scores")
 
@@ -66,9 +66,7 @@ _K = one_of(
     *_scale(AnyValue("turned_k"), "k"),
 )
 _SCORES = one_of(*_scale(op("MatMul", _Q, _K), "scores"))
-_RULES_PATTERN = op(
-    "MatMul", Op("Softmax", (one_of(_SCORES, op("Add", _SCORES, AnyValue("mask"))),), _is_over_last_axis), AnyValue("v")
-)
+_PATTERN = op("MatMul", Op("Softmax", (one_of(_SCORES, op("Add", _SCORES, AnyValue("mask"))),), _is_over_last_axis), AnyValue("v"))
 
 
 def fuse_attention(network: Network) -> Network:
@@ -76,7 +74,7 @@ def fuse_attention(network: Network) -> Network:
 
     The shapes have to be known: batches and heads must be the same for q, k and v. The scale may stand at q, k or their product.
     """
-    return fuse_patterns(network, [Rule(_RULES_PATTERN, _build_attention)])
+    return fuse_patterns(network, [Rule(_PATTERN, _build_attention)])
 
 
 def _build_attention(network: Network, match: Found, node: Node) -> Replacement | None:
@@ -106,11 +104,7 @@ def _build_attention(network: Network, match: Found, node: Node) -> Replacement 
         if key in network.types or key in network.index_of_producer or key in network.initializers:
             return None
         perm = (*range(len(k) - 2), len(k) - 1, len(k) - 2)
-        nodes.append(
-            Node(
-                f"{node.name}/keys", "Transpose", (values[k_name],), (key,), "", _TRANSPOSE_OPSET, _TRANSPOSE_OPSET, {"perm": perm}
-            )
-        )
+        nodes.append(Node(f"{node.name}/keys", "Transpose", (values[k_name],), (key,), "", _OPSET, _OPSET, {"perm": perm}))
         types[key] = TensorType("float32", k)
     attributes: dict[str, Any] = {"scale": scale}
     if len(q) == 3:
@@ -187,7 +181,7 @@ def _is_split(packed: tuple[Dimension, ...] | None, split: tuple[Dimension, ...]
     return isinstance(heads, int) and isinstance(size, int) and packed[2] == heads * size and None not in packed
 
 
-def _is_plain(network: Network, node: Node) -> bool:
+def _is_bare(network: Network, node: Node) -> bool:
     return set(node.attributes) == {"scale"}
 
 
@@ -196,9 +190,7 @@ def _split(name: str) -> Op:
 
 
 def _join(*inputs: Pattern) -> Op:
-    return Op(
-        "Reshape", (Op("Transpose", (Op("Attention", inputs, _is_plain),), has_perm((0, 2, 1, 3))),), _changes_heads(packed=1)
-    )
+    return Op("Reshape", (Op("Transpose", (Op("Attention", inputs, _is_bare),), has_perm((0, 2, 1, 3))),), _changes_heads(packed=1))
 
 
 def pack_heads(network: Network) -> Network:

@@ -25,21 +25,15 @@ from hetero_core.network.types import Dimension, TensorType, ValueSpec, ValueTyp
 
 # The first version with the meaning that is needed: Cast by number, broadcasting by NumPy's rules, Resize with half-pixel centers.
 _FIRST_OPSET = {
-    "Cast": 6,
-    "Add": 7,
-    "Sub": 7,
-    "Mul": 7,
-    "Div": 7,
-    "Resize": 11,
-    "MatMul": 1,
-    "Transpose": 1,
-    "Gather": 1,
-    "Shape": 1,
+    **dict.fromkeys(("Gather", "MatMul", "Shape", "Transpose"), 1),
     "Concat": 4,
     "Reshape": 5,
+    "Cast": 6,
+    **dict.fromkeys(("Add", "Div", "Mul", "Sub"), 7),
     "Slice": 10,
     "Clip": 11,
     "Pad": 11,
+    "Resize": 11,
 }
 DEFAULT_OPSET = 18
 """The opset of ONNX's own domain in a network that has no operator of it yet."""
@@ -107,6 +101,12 @@ class Chain:
         if dtype != self.dtype:
             self.add("Cast", dtype=dtype, attributes={"to": onnx_of_dtype(dtype)})
 
+    def gather(self, axis: int, purpose: str, positions: Sequence[int] | np.ndarray[Any, Any]) -> None:
+        """Adds a Gather of these positions of an axis."""
+        assert self.shape is not None
+        shape = (*self.shape[:axis], len(positions), *self.shape[axis + 1 :])
+        self.add("Gather", self.hold(purpose, np.asarray(positions, np.int64)), shape=shape, attributes={"axis": axis})
+
     def transpose(self, order: tuple[int, ...]) -> None:
         """Adds a Transpose unless the order is that of the value."""
         if order != tuple(range(len(order))):
@@ -130,11 +130,8 @@ def splice(network: Network, names: Mapping[str, str], before: Sequence[Chain], 
         initializers.update(chain.initializers)
     types.update((spec.name, spec.type) for spec in fields.get("inputs", ()))
     opsets = MappingProxyType({"": DEFAULT_OPSET, **changed.opsets}) if before or after else changed.opsets
-    nodes = (
-        *(node for chain in before for node in chain.nodes),
-        *changed.nodes,
-        *(node for chain in after for node in chain.nodes),
-    )
+    first, last = ([node for chain in chains for node in chain.nodes] for chains in (before, after))
+    nodes = (*first, *changed.nodes, *last)
     fields = {"initializers": MappingProxyType(initializers), "types": MappingProxyType(types), "opsets": opsets} | fields
     return infer_types(replace(changed, nodes=nodes, **fields))
 
@@ -185,12 +182,11 @@ def check_conversion(source: str, target: str, where: str) -> None:
 
     Between floats, and from integers to floats, ONNX rounds to the nearest; a float beyond the range becomes infinite, which shows.
     """
-    if source == target or _keeps_range(source, target):
-        return
-    raise InvalidNetworkError(
-        f"{where}: {precision_of_dtype(source)} cannot become {precision_of_dtype(target)} without losing values: fractions or numbers "
-        "out of range; put the rounding or the clipping that you mean into the model"
-    )
+    if source != target and not _keeps_range(source, target):
+        raise InvalidNetworkError(
+            f"{where}: {precision_of_dtype(source)} cannot become {precision_of_dtype(target)} without losing values: fractions or "
+            "numbers out of range; put the rounding or the clipping that you mean into the model"
+        )
 
 
 def _keeps_range(source: str, target: str) -> bool:

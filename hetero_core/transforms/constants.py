@@ -18,6 +18,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import sizes_of
 
+Constants = Mapping[str, Initializer]
 Evaluate = Callable[[Node, tuple[Any, ...]], tuple[Any, ...] | None]
 """Computes a node from the arrays of its inputs, None if absent; returns arrays by position, None if it cannot."""
 
@@ -42,11 +43,7 @@ def limit_folding(network: Network) -> int:
 
 
 def fold_constants(
-    network: Network,
-    evaluate: Evaluate,
-    *,
-    is_kept: Callable[[Node, Network], bool] = lambda node, network: False,
-    room: int | None = None,
+    network: Network, evaluate: Evaluate, *, is_kept: Callable[[Node, Network], bool] | None = None, room: int | None = None
 ) -> Network:
     """Returns the network with nodes that read nothing but constants replaced by their results, unless `is_kept`; a single sweep.
 
@@ -60,7 +57,7 @@ def fold_constants(
     nodes: list[Node] = []
     for node in network.nodes:
         results = None
-        if not _needs_value(node, constants) and not is_kept(node, network):
+        if not _needs_value(node, constants) and not (is_kept and is_kept(node, network)):
             results = fold_node(node, network, constants, evaluate, type_of=network.type_of, room=room)
         if results is None:
             nodes.append(node)
@@ -74,7 +71,7 @@ def fold_constants(
     return drop_unread(folded)
 
 
-def _needs_value(node: Node, constants: Mapping[str, Initializer]) -> bool:
+def _needs_value(node: Node, constants: Constants) -> bool:
     """Says whether a node reads elements that only a run knows, as most nodes do: nothing else has to be asked about it."""
     for name in node.inputs:
         if name and name not in constants:
@@ -83,13 +80,7 @@ def _needs_value(node: Node, constants: Mapping[str, Initializer]) -> bool:
 
 
 def fold_node(
-    node: Node,
-    network: Network,
-    constants: Mapping[str, Initializer],
-    evaluate: Evaluate,
-    *,
-    type_of: Callable[[str], Any],
-    room: int,
+    node: Node, network: Network, constants: Constants, evaluate: Evaluate, *, type_of: Callable[[str], Any], room: int
 ) -> dict[str, Initializer] | None:
     """Returns a node's results by name, if it reads only `constants` or the shape of a value that `type_of` knows.
 
@@ -118,7 +109,7 @@ def fold_node(
     return {value: _keep_result(node, value, array, constants, evaluate) for value, array in arrays.items()}
 
 
-def _keep_result(node: Node, value: str, array: Any, constants: Mapping[str, Initializer], evaluate: Evaluate) -> Initializer:
+def _keep_result(node: Node, value: str, array: Any, constants: Constants, evaluate: Evaluate) -> Initializer:
     """Returns the constant that a node made; a large constant is recomputed on demand instead of being stored."""
     initializer = Initializer.of_array(array)
     if initializer.nbytes < LARGEST_KEPT:

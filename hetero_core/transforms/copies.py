@@ -30,8 +30,6 @@ def eliminate_dropout(network: Network) -> Network:
         if training and (training not in network.initializers or network.initializers[training].array.any()):
             return None
         version = since_version("Identity", "", node.opset)
-        return Replacement(
-            (Node(node.name, "Identity", node.inputs[:1], node.outputs[:1], opset=node.opset, since_version=version),)
-        )
+        return Replacement((Node(node.name, "Identity", node.inputs[:1], node.outputs[:1], "", node.opset, version),))
 
     return replace_nodes(network, find)

@@ -8,12 +8,11 @@ from typing import Any
 
 from hetero_core.network.border import InputInfo, OutputInfo
 from hetero_core.network.graph import Network
-from hetero_core.transforms.optional_inputs import free_constants
+from hetero_core.transforms.optional_inputs import free_constants, tie_states
 from hetero_core.transforms.postprocessing import change_outputs
 from hetero_core.transforms.precision import convert_precision
 from hetero_core.transforms.preprocessing import add_preprocessing
 from hetero_core.transforms.reshaping import rebatch_network, reshape_network
-from hetero_core.transforms.states import tie_states
 
 
 def edit(network: Network) -> EditableNetwork:
@@ -60,11 +59,7 @@ class EditableNetwork(Network):
         return edit(add_preprocessing(self, inputs))
 
     def with_outputs(
-        self,
-        outputs: Mapping[str, OutputInfo] | None = None,
-        *,
-        add: Sequence[str] = (),
-        only: Sequence[str] | None = None,
+        self, outputs: Mapping[str, OutputInfo] | None = None, *, add: Sequence[str] = (), only: Sequence[str] | None = None
     ) -> EditableNetwork:
         """Returns this network with other outputs: converted outputs, inner values that `add` names, or only the outputs in `only`.
 

@@ -52,7 +52,10 @@ _CENTERED = op("Sub", _X, _mean(_X))
 _NORMALIZED, _INVERSE = _divide_by_root(_CENTERED, _mean_square(_CENTERED))
 _FACTOR = op("Mul", _INVERSE, _SCALE)
 _SCALED = one_of(op("Mul", _NORMALIZED, _SCALE), op("Mul", _CENTERED, _FACTOR))
+_BIASED = op("Add", op("Mul", _X, _FACTOR), op("Sub", _BIAS, op("Mul", _mean(_X), _FACTOR)))
+_LAYER = one_of(op("Add", _SCALED, _BIAS), _BIASED)
 _RMS_NORMALIZED, _RMS_INVERSE = _divide_by_root(_X, _mean_square(_X))
+_RMS = one_of(op("Mul", _RMS_NORMALIZED, _SCALE), op("Mul", _X, op("Mul", _RMS_INVERSE, _SCALE)))
 
 
 def fuse_layer_normalization(network: Network) -> Network:
@@ -61,12 +64,13 @@ def fuse_layer_normalization(network: Network) -> Network:
 
     The bias may be absent. TensorFlow's order, x * factor + (bias - mean * factor), counts, too.
     """
-    return fuse_patterns(fuse_patterns(network, _LAYER_RULES), _UNBIASED_LAYER_RULES)
+    build = partial(_build_normalization, "LayerNormalization", 17)
+    return fuse_patterns(fuse_patterns(network, [Rule(_LAYER, build)]), [Rule(_SCALED, build)])
 
 
 def fuse_rms_normalization(network: Network) -> Network:
     """Returns the network with x / sqrt(mean(x^2) + epsilon) * scale over the last axis as an RMSNormalization node."""
-    return fuse_patterns(network, _RMS_RULES)
+    return fuse_patterns(network, [Rule(_RMS, partial(_build_normalization, "RMSNormalization", 23))])
 
 
 def _build_normalization(op_type: str, since: int, network: Network, match: Found, node: Node) -> Node | None:
@@ -80,11 +84,3 @@ def _build_normalization(op_type: str, since: int, network: Network, match: Foun
         return None
     attributes = {"axis": -1, "epsilon": match.numbers["epsilon"]}
     return Node(node.name, op_type, (match.values["x"], *parameters), node.outputs, "", since, since, attributes)
-
-
-_BUILD_LAYER = partial(_build_normalization, "LayerNormalization", 17)
-_BIASED = op("Add", op("Mul", _X, _FACTOR), op("Sub", _BIAS, op("Mul", _mean(_X), _FACTOR)))
-_LAYER_RULES = [Rule(one_of(op("Add", _SCALED, _BIAS), _BIASED), _BUILD_LAYER)]
-_UNBIASED_LAYER_RULES = [Rule(_SCALED, _BUILD_LAYER)]
-_RMS = one_of(op("Mul", _RMS_NORMALIZED, _SCALE), op("Mul", _X, op("Mul", _RMS_INVERSE, _SCALE)))
-_RMS_RULES = [Rule(_RMS, partial(_build_normalization, "RMSNormalization", 23))]

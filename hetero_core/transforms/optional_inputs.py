@@ -1,6 +1,7 @@
-"""Constants that a model lists among its inputs, so that they may be replaced: as inputs with a default, or by other constants.
+"""Inputs with a value of their own: constants that a model lists among its inputs, and states, the outputs of the run before.
 
-Source: ONNX IR 4.
+Such a constant becomes an input with a default, or is replaced by another constant. Source: ONNX IR 4. Of states: which pairs of an
+output and an input may be tied, and the initial values of the first run. The network's nodes stay as they are.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
+from hetero_core.dtypes import numpy_dtype
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
+from hetero_core.network.border import State
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import drop_hints, forget_shapes
 from hetero_core.network.inference import LARGEST_READ_CONSTANT, infer_types
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import ValueSpec
+from hetero_core.network.types import TensorType, ValueSpec, fixed_sizes, merge_types
 
 
 def free_constants(network: Network, names: Sequence[str]) -> Network:
@@ -58,3 +61,65 @@ def fix_constants(network: Network, arrays: Mapping[str, np.ndarray[Any, Any]]) 
     border = replace(network.border, replaceable=())
     changed = replace(drop_hints(network), initializers=MappingProxyType(constants), border=border)
     return infer_types(forget_shapes(changed))
+
+
+def tie_states(network: Network, ties: Mapping[str, str], initial: Mapping[str, Any]) -> Network:
+    """Returns the network with these ties added to those that it has.
+
+    Raises: InvalidNetworkError.
+    """
+    inputs = {spec.name: spec for spec in network.inputs}
+    outputs = {spec.name: spec for spec in network.outputs}
+    states = list(network.border.states)
+    for name in initial:
+        if name not in ties.values():
+            raise InvalidNetworkError(
+                f"network '{network.name}': there is an initial value for '{name}'{suggest(name, ties.values()) or ';'} the inputs "
+                f"that are tied are {enumerate_choices(ties.values())}"
+            )
+    for output, name in ties.items():
+        for kind, value, known in (("output", output, outputs), ("input", name, inputs)):
+            if value not in known:
+                raise InvalidNetworkError(word_missing(f"network '{network.name}'", kind, value, known))
+        where = f"output '{output}' of network '{network.name}' cannot be the state of input '{name}'"
+        earlier = [state for state in states if state.output == output or state.input == name]
+        if earlier:
+            raise InvalidNetworkError(f"{where}: '{earlier[0].output}' is tied to '{earlier[0].input}' already")
+        if name in network.border.defaults:
+            raise InvalidNetworkError(
+                f"{where}: the input has a default; give it as the initial value, and tie the input before it gets one"
+            )
+        _check_types(outputs[output], inputs[name], where)
+        states.append(State(output, name, _read_initial(inputs[name], initial.get(name), network)))
+    return replace(network, border=replace(network.border, states=tuple(states)))
+
+
+def _check_types(output: ValueSpec, source: ValueSpec, where: str) -> None:
+    if not isinstance(source.type, TensorType) or not isinstance(output.type, TensorType):
+        raise InvalidNetworkError(f"{where}: a state is a tensor; these are {output} and {source}")
+    if merge_types(output.type, source.type) is None or output.dtype is None:
+        raise InvalidNetworkError(
+            f"{where}: the output is {output.type}, the input {source.type}; a state that grows needs an open size, by with_shapes"
+        )
+
+
+def _read_initial(spec: ValueSpec, value: Any, network: Network) -> Initializer:
+    assert isinstance(spec.type, TensorType)
+    assert spec.dtype is not None
+    where = f"state '{spec.name}' of network '{network.name}'"
+    dtype, shape = numpy_dtype(spec.dtype), spec.shape
+    if value is None:
+        sizes = fixed_sizes(shape)
+        if sizes is None:
+            example = "(...)" if shape is None else tuple(size if isinstance(size, int) else 0 for size in shape)
+            raise InvalidNetworkError(
+                f"{where} is {spec.type}, which has open sizes; say what the first run reads, as in "
+                f"initial={{'{spec.name}': np.zeros({example}, np.{dtype.name})}}"
+            )
+        return Initializer(spec.dtype, sizes, lambda: np.zeros(sizes, dtype))
+    array = np.asarray(value)
+    if array.dtype != dtype or merge_types(spec.type, TensorType(spec.dtype, tuple(array.shape))) is None:
+        raise InvalidNetworkError(
+            f"{where}: expected an initial value of {spec.type}, got {TensorType(array.dtype.name, array.shape)}"
+        )
+    return Initializer.of_array(array.copy())

@@ -22,26 +22,22 @@ from hetero_core.network.graph import Network
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType, ValueSpec, merge_types
 from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, splice
-from hetero_core.transforms.resampling import add_resize
 
-CHANNELS_OF_COLOR: Mapping[str, tuple[int, tuple[int, ...]]] = MappingProxyType(
+Channels = tuple[int, tuple[int, ...]]
+CHANNELS_OF_COLOR: Mapping[str, Channels] = MappingProxyType(
     {
-        "BGR->RGB": (3, (2, 1, 0)),
-        "RGB->BGR": (3, (2, 1, 0)),
-        "RGBX->RGB": (4, (0, 1, 2)),
-        "RGBX->BGR": (4, (2, 1, 0)),
-        "BGRX->BGR": (4, (0, 1, 2)),
-        "BGRX->RGB": (4, (2, 1, 0)),
-        "GRAY->RGB": (1, (0, 0, 0)),
-        "GRAY->BGR": (1, (0, 0, 0)),
+        **dict.fromkeys(("BGR->RGB", "RGB->BGR"), (3, (2, 1, 0))),
+        **dict.fromkeys(("RGBX->RGB", "BGRX->BGR"), (4, (0, 1, 2))),
+        **dict.fromkeys(("RGBX->BGR", "BGRX->RGB"), (4, (2, 1, 0))),
+        **dict.fromkeys(("GRAY->RGB", "GRAY->BGR"), (1, (0, 0, 0))),
     }
 )
 """Change of colors -> the channels that are given, and which of them each channel of the model is."""
 PLANAR_COLORS = ("I420->BGR", "I420->RGB", "NV12->BGR", "NV12->RGB")
 _RED, _GREEN, _BLUE = (1.164, 0.0, 1.596), (1.164, -0.391, -0.813), (1.164, 2.018, 0.0)
 """The shares of Y, U and V."""
-Bounds = Mapping[str, tuple[int, int]]
-"""Letter of an axis -> two numbers: begin and end of the crop, or the number of pixels padded before and after."""
+Bounds = Mapping[int, tuple[int, int]]
+"""Axis -> two numbers: begin and end of the crop, or the number of pixels padded before and after."""
 _LETTERS = "DHW"
 _PAD_MODES = ("constant", "reflect")
 
@@ -98,9 +94,7 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
     shape = _find_given_shape(info, inner, layout, order, channels, crop, where)
     chain = Chain(network, names, base=spec.name, value=spec.name, value_type=TensorType(dtype, shape))
     if channels is not None:
-        axis = layout.index("C")
-        indices = chain.hold("channels", np.asarray(channels[1], "int64"))
-        chain.add("Gather", indices, shape=(*shape[:axis], len(channels[1]), *shape[axis + 1 :]), attributes={"axis": axis})
+        chain.gather(layout.index("C"), "channels", channels[1])
     elif _is_planar(info):
         _add_planar_colors(chain, _read_color(info))
     _add_crop(chain, crop, where)
@@ -112,13 +106,7 @@ def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: F
 
 
 def _add_arithmetic(
-    chain: Chain,
-    info: InputInfo,
-    layout: str,
-    model_type: TensorType,
-    inner: TensorType,
-    pad: Mapping[int, tuple[int, int]],
-    where: str,
+    chain: Chain, info: InputInfo, layout: str, model_type: TensorType, inner: TensorType, pad: Bounds, where: str
 ) -> None:
     """Adds the steps that compute: in the model's type, or in float32 for a smaller float. `inner` is the image without `pad`."""
     assert model_type.dtype is not None
@@ -134,7 +122,7 @@ def _add_arithmetic(
     if computes:
         chain.cast("float64" if model_type.dtype == "float64" else "float32")
     if info.resize is not None:
-        add_resize(chain, info.resize, layout, inner.shape, where)
+        _bring_to_size(chain, info.resize, layout, inner.shape, where)
     _add_pad(chain, pad, info, len(layout))
     for op_type, numbers in (("Sub", info.mean), ("Div", info.scale)):
         if numbers is not None:
@@ -144,7 +132,7 @@ def _add_arithmetic(
     chain.cast(model_type.dtype)
 
 
-def _find_channels(info: InputInfo, layout: str, model_type: TensorType, where: str) -> tuple[int, tuple[int, ...]] | None:
+def _find_channels(info: InputInfo, layout: str, model_type: TensorType, where: str) -> Channels | None:
     if info.color is None:
         return None
     key = _read_color(info)
@@ -171,13 +159,7 @@ def _is_planar(info: InputInfo) -> bool:
 
 
 def _find_given_shape(
-    info: InputInfo,
-    inner: TensorType,
-    layout: str,
-    order: tuple[int, ...],
-    channels: tuple[int, tuple[int, ...]] | None,
-    crop: Mapping[int, tuple[int, int]],
-    where: str,
+    info: InputInfo, inner: TensorType, layout: str, order: tuple[int, ...], channels: Channels | None, crop: Bounds, where: str
 ) -> tuple[Dimension, ...]:
     """Returns the shape of the array, in its layout: the stated shape, or the shape of the image; resize and crop open its axes."""
     assert inner.shape is not None
@@ -235,7 +217,7 @@ def _read_numbers(
 # The part of an image that is used, and its place in a larger one.
 
 
-def _read_bounds(bounds: Bounds | None, purpose: str, layout: str, where: str) -> dict[int, tuple[int, int]]:
+def _read_bounds(bounds: Mapping[str, tuple[int, int]] | None, purpose: str, layout: str, where: str) -> Bounds:
     """Returns the numbers by axis of the layout. Raises: InvalidNetworkError for other letters and values that are no pairs of integers."""
     axes: dict[int, tuple[int, int]] = {}
     for letter, pair in (bounds or {}).items():
@@ -253,7 +235,7 @@ def _read_bounds(bounds: Bounds | None, purpose: str, layout: str, where: str) -
     return axes
 
 
-def _find_cropped(shape: Sequence[Dimension], crop: Mapping[int, tuple[int, int]], where: str) -> tuple[Dimension, ...]:
+def _find_cropped(shape: Sequence[Dimension], crop: Bounds, where: str) -> tuple[Dimension, ...]:
     """Returns the shape of the crop; negative numbers count from the end. Raises: InvalidNetworkError if the crop is empty."""
     sizes = list(shape)
     for axis, (begin, end) in crop.items():
@@ -268,7 +250,7 @@ def _find_cropped(shape: Sequence[Dimension], crop: Mapping[int, tuple[int, int]
     return tuple(sizes)
 
 
-def _add_crop(chain: Chain, crop: Mapping[int, tuple[int, int]], where: str) -> None:
+def _add_crop(chain: Chain, crop: Bounds, where: str) -> None:
     """Adds a Slice."""
     if crop:
         assert chain.shape is not None
@@ -278,7 +260,7 @@ def _add_crop(chain: Chain, crop: Mapping[int, tuple[int, int]], where: str) -> 
         chain.add("Slice", *bounds, shape=_find_cropped(chain.shape, crop, where))
 
 
-def _find_inner(shape: Sequence[Dimension], pad: Mapping[int, tuple[int, int]], mode: str, where: str) -> tuple[Dimension, ...]:
+def _find_inner(shape: Sequence[Dimension], pad: Bounds, mode: str, where: str) -> tuple[Dimension, ...]:
     """Returns the shape of the image inside of the model's. Raises: InvalidNetworkError if that shape is too small, and for other modes."""
     if mode not in _PAD_MODES:
         raise InvalidNetworkError(f"{where}: there is no pad_mode {mode!r}; use one of {enumerate_choices(_PAD_MODES)}")
@@ -296,7 +278,7 @@ def _find_inner(shape: Sequence[Dimension], pad: Mapping[int, tuple[int, int]], 
     return tuple(inner)
 
 
-def _add_pad(chain: Chain, pad: Mapping[int, tuple[int, int]], info: InputInfo, rank: int) -> None:
+def _add_pad(chain: Chain, pad: Bounds, info: InputInfo, rank: int) -> None:
     """Adds a Pad."""
     if pad:
         sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(rank)]
@@ -354,11 +336,7 @@ def _add_planar_colors(chain: Chain, color: str) -> None:
         _reshape(chain, (batch, 2, height // 2, width // 2))
         chain.transpose((0, 2, 3, 1))
     for axis, size in ((1, height), (2, width)):
-        assert chain.shape is not None
-        shape = (*chain.shape[:axis], size, *chain.shape[axis + 1 :])
-        chain.add(
-            "Gather", chain.hold(f"squares{axis}", np.asarray(range(size), "int64") // 2), shape=shape, attributes={"axis": axis}
-        )
+        chain.gather(axis, f"squares{axis}", [pixel // 2 for pixel in range(size)])
     chain.add("Concat", begins=brightness, shape=(batch, height, width, 3), attributes={"axis": 3})
     dtype = chain.dtype
     chain.add("Sub", chain.hold("zero_of_colors", np.asarray((16, 128, 128), dtype)))
@@ -370,3 +348,140 @@ def _add_planar_colors(chain: Chain, color: str) -> None:
 def _reshape(chain: Chain, shape: tuple[Dimension, ...]) -> None:
     # 0: the number of images as it is.
     chain.add("Reshape", chain.hold("squares", np.asarray([0, *shape[1:]], "int64")), shape=shape)
+
+
+# Height and width of an image brought to those of a model: nearest, bilinear, cubic, area. nearest and bilinear are Resize with half-pixel
+# centers, as OpenVINO and ONNX Runtime have it. area is the mean over the part of the source that a target pixel covers, as OpenCV's
+# INTER_AREA when it shrinks: a product with a matrix of weights for each axis. cubic is such a product, too, if sizes are known: of four
+# pixels by Keys' kernel with a = -0.75, with the border repeated. Each is written in the opset of the network: Resize of named axes from
+# 18 on, of all axes from 11 on, and before, as Resize knows no half-pixel centers, Gather for nearest and the product for bilinear.
+
+_RESIZES = ("nearest", "bilinear", "cubic", "area")
+_NAMES_AXES = 18
+_LEAVES_OUT = 13
+"""The first opset in which Resize may be without the inputs that are not used."""
+_HAS_CENTERS = 11
+
+
+def _bring_to_size(chain: Chain, mode: str, layout: str, model_shape: Sequence[Dimension], where: str) -> None:
+    """Adds what brings axes H and W of the value, which is in the model's layout, to the model's sizes.
+
+    Raises: InvalidNetworkError if the layout has no H and W, and if needed sizes are open.
+    """
+    if mode not in _RESIZES:
+        raise InvalidNetworkError(
+            f"{where}: there is no resize '{mode}'{suggest(mode, _RESIZES) or ';'} expected one of {enumerate_choices(_RESIZES)}"
+        )
+    if not {"H", "W"} <= set(layout):
+        raise InvalidNetworkError(f"{where}: resize needs the axes H and W; the layout of the model is {layout}")
+    axes = (layout.index("H"), layout.index("W"))
+    sizes = [model_shape[axis] for axis in axes]
+    if not all(isinstance(size, int) for size in sizes):
+        raise InvalidNetworkError(
+            f"{where}: the model's height and width are open ({', '.join(str(size) for size in sizes)}); give them sizes with with_shapes "
+            "before the resize"
+        )
+    assert chain.shape is not None
+    target = tuple(sizes[axes.index(axis)] if axis in axes else size for axis, size in enumerate(chain.shape))
+    are_known = all(isinstance(chain.shape[axis], int) for axis in axes)
+    if mode == "area" or (are_known and (mode == "cubic" or (mode == "bilinear" and chain.opset < _HAS_CENTERS))):
+        _add_products(chain, mode, axes, target, where)
+    elif mode == "nearest" and chain.opset < _HAS_CENTERS and are_known:
+        _add_gathers(chain, axes, target)
+    else:
+        _add_resize(chain, mode, axes, target)
+
+
+def _add_resize(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Dimension, ...]) -> None:
+    attributes: dict[str, Any] = {"mode": {"bilinear": "linear"}.get(mode, mode)}
+    attributes["coordinate_transformation_mode"] = "half_pixel"
+    if mode == "nearest":
+        attributes["nearest_mode"] = "round_prefer_floor"
+    if chain.opset >= _NAMES_AXES:
+        attributes["axes"] = axes
+        sizes = chain.hold("sizes", np.asarray([target[axis] for axis in axes], "int64"))
+    else:
+        sizes = _compute_sizes(chain, target)
+    unused = "" if chain.opset >= _LEAVES_OUT else chain.hold("unused", np.asarray([], "float32"))
+    chain.add("Resize", unused, unused, sizes, shape=target, attributes=attributes)
+
+
+def _compute_sizes(chain: Chain, target: tuple[Dimension, ...]) -> str:
+    """Returns the value that holds the sizes of all axes; an open size is taken from the array."""
+    known = np.asarray([size if isinstance(size, int) else 0 for size in target], "int64")
+    if all(isinstance(size, int) for size in target):
+        return chain.hold("sizes", known)
+    value, dtype, shape = chain.value, chain.dtype, chain.shape
+    chain.add("Shape", dtype="int64", shape=(len(target),))
+    chain.add("Mul", chain.hold("open", np.asarray([not isinstance(size, int) for size in target], "int64")))
+    chain.add("Add", chain.hold("sizes", known))
+    sizes, chain.value, chain.dtype, chain.shape = chain.value, value, dtype, shape
+    return sizes
+
+
+def _add_gathers(chain: Chain, axes: tuple[int, int], target: tuple[Dimension, ...]) -> None:
+    for axis in axes:
+        assert chain.shape is not None
+        chain.gather(axis, f"pixels{axis}", find_nearest(int(chain.shape[axis] or 0), int(target[axis] or 0)))
+
+
+def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Dimension, ...], where: str) -> None:
+    assert chain.shape is not None
+    rank = len(target)
+    source_sizes = [chain.shape[axis] for axis in axes]
+    if not all(isinstance(size, int) and size > 0 for size in source_sizes):
+        raise InvalidNetworkError(
+            f"{where}: resize='area' needs the height and the width of the arrays, which are open; say them in shape, or take 'bilinear'"
+        )
+    # A product with a matrix works on the last two axes.
+    order = (*(axis for axis in range(rank) if axis not in axes), *axes)
+    chain.transpose(order)
+    dtype = numpy_dtype(chain.dtype)
+    leading = chain.shape[:-2]
+    weigh = {"area": weigh_area, "bilinear": weigh_bilinear, "cubic": weigh_cubic}[mode]
+    rows = weigh(int(source_sizes[0] or 0), int(target[axes[0]] or 0)).astype(dtype)
+    columns = weigh(int(source_sizes[1] or 0), int(target[axes[1]] or 0)).astype(dtype).T
+    chain.add("MatMul", begins=chain.hold("rows", rows), shape=(*leading, target[axes[0]], source_sizes[1]))
+    chain.add("MatMul", chain.hold("columns", columns), shape=(*leading, target[axes[0]], target[axes[1]]))
+    chain.transpose(tuple(order.index(axis) for axis in range(rank)))
+
+
+def weigh_area(size: int, output: int) -> np.ndarray[Any, Any]:
+    """Returns float64 (output, size): the share of each source pixel in each target pixel, which covers size / output of them."""
+    step = size / output
+    begin = np.arange(output)[:, None] * step
+    source = np.arange(size)[None, :]
+    covered = np.minimum(begin + step, source + 1) - np.maximum(begin, source)
+    shares: np.ndarray[Any, Any] = np.clip(covered, 0, None) / step
+    return shares
+
+
+def weigh_bilinear(size: int, output: int) -> np.ndarray[Any, Any]:
+    """Returns float64 (output, size): the share of the two source pixels beside the center of each target pixel."""
+    center = np.clip((np.arange(output) + 0.5) * (size / output) - 0.5, 0, size - 1)
+    shares: np.ndarray[Any, Any] = np.clip(1 - np.abs(center[:, None] - np.arange(size)[None, :]), 0, None)
+    return shares
+
+
+def weigh_cubic(size: int, output: int) -> np.ndarray[Any, Any]:
+    """Returns float64 (output, size): the share of the four source pixels around the center of each target pixel.
+
+    Source: Keys 1981, Cubic convolution interpolation, with a = -0.75, as ONNX's Resize and OpenVINO's Interpolate have it.
+    """
+    a = -0.75
+    center = (np.arange(output) + 0.5) * (size / output) - 0.5
+    first = np.floor(center).astype(np.int64) - 1
+    shares = np.zeros((output, size))
+    for step in range(4):
+        distance = np.abs(center - (first + step))
+        near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+        far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+        np.add.at(shares, (np.arange(output), np.clip(first + step, 0, size - 1)), np.where(distance <= 1, near, far))
+    return shares
+
+
+def find_nearest(size: int, output: int) -> np.ndarray[Any, Any]:
+    """Returns int64 (output): the source pixel next to the center of each target pixel; of two at the same distance, the lower."""
+    # The pixel's center less a half is ((2 i + 1) size - 2 output) / (2 output), rounded up in integers.
+    nearest = -((2 * output - (2 * np.arange(output, dtype=np.int64) + 1) * size) // (2 * output))
+    return np.clip(nearest, 0, size - 1)

@@ -60,37 +60,26 @@ def fuse_pairs(network: Network, fuse: Callable[[Node, Node], Node | None]) -> N
     the outputs of `second`, or None. The new node gets the origins of both.
     """
     outer = {spec.name for spec in network.outputs}
-    position_of_value: dict[str, int] = {}
-    nodes: list[Node | None] = []
-    for node in network.nodes:
-        fused = _fuse_with_producer(network, node, nodes, position_of_value, outer, fuse)
-        for value in fused.writes:
-            position_of_value[value] = len(nodes)
-        nodes.append(fused)
-    remaining_nodes = tuple(node for node in nodes if node is not None)
-    return network if len(remaining_nodes) == len(network.nodes) else replace(network, nodes=remaining_nodes)
+    producers: dict[str, Node] = {}
+    nodes: dict[int, Node] = {}
 
+    def fuse_with_producer(node: Node) -> Node:
+        for value in dict.fromkeys(node.inputs):
+            first = producers.get(value)
+            if first is None or value in outer or value in node.captures:
+                continue
+            if first.writes != (value,) or len(network.index_of_consumers.get(value, ())) != 1:
+                continue
+            fused = fuse(first, node)
+            if fused is not None:
+                del nodes[id(first)], producers[value]
+                return replace(fused, origins=tuple(dict.fromkeys((*first.origins, *node.origins))))
+        return node
 
-def _fuse_with_producer(
-    network: Network,
-    node: Node,
-    nodes: list[Node | None],
-    position_of_value: Mapping[str, int],
-    outer: set[str],
-    fuse: Callable[[Node, Node], Node | None],
-) -> Node:
-    for value in dict.fromkeys(node.inputs):
-        position = position_of_value.get(value)
-        first = None if position is None else nodes[position]
-        if position is None or first is None or value in outer or value in node.captures:
-            continue
-        if first.writes != (value,) or len(network.index_of_consumers.get(value, ())) != 1:
-            continue
-        fused = fuse(first, node)
-        if fused is not None:
-            nodes[position] = None
-            return replace(fused, origins=tuple(dict.fromkeys((*first.origins, *node.origins))))
-    return node
+    for node in map(fuse_with_producer, network.nodes):
+        nodes[id(node)] = node
+        producers.update(dict.fromkeys(node.writes, node))
+    return network if len(nodes) == len(network.nodes) else replace(network, nodes=tuple(nodes.values()))
 
 
 def eliminate_nodes(network: Network, is_copy: Callable[[Node], bool]) -> Network:

@@ -13,7 +13,7 @@ import pytest
 from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps, resize, resize_by_scales
 from hetero_core.network.reader import read_network
 from hetero_core.network.types import TensorType
-from hetero_core.transforms.resampling import find_nearest
+from hetero_core.transforms.preprocessing import find_nearest
 
 HALF = Fraction(1, 2)
 # Source: ONNX Resize-11 and Resize-19, coordinate_transformation_mode. i: output, s: scale, n and m: lengths of input and output.

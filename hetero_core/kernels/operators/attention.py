@@ -6,7 +6,8 @@ ONNX's Attention rounds at each value of its function body; ONNX Runtime's opera
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from math import prod, sqrt
 from typing import Any
 
@@ -18,25 +19,18 @@ from hetero_core.kernels.operators.elementwise import sigmoid_of, softplus_of
 from hetero_core.kernels.operators.linear import mat_mul
 from hetero_core.kernels.operators.quantization import mat_mul_integer_to_float
 from hetero_core.kernels.operators.reductions import softmax_of
-from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
-from hetero_core.kernels.registry import (
-    BOOL,
-    BYTES,
-    FLOAT32,
-    FLOATS,
-    HALF,
-    INT32,
-    INT64,
-    NUMBERS,
-    SMALL_FLOATS,
-    kernel,
-    microsoft_kernel,
-)
+from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, multiply, narrow, widen
+from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, HALF, INT32, INT64, NUMBERS, SMALL_FLOATS, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 _CHOICES = {"interleaved": (0, 1), "is_packed_batching": (0,), "scale": (1.0,)}
-_UNREAD = {"is_packed_batching": 0, "scale": 1.0}
+_ROTARY: dict[str, Any] = {
+    "dtypes": (HALF, INT64, HALF, HALF),
+    "shared": {"interleaved": 0, "num_heads": 0, "rotary_embedding_dim": 0},
+    "unread": {"is_packed_batching": 0, "scale": 1.0},
+}
 
 
 def rotate(xp: Namespace, x: Array, cos: Array, sin: Array, *, is_interleaved: bool) -> Array:
@@ -53,41 +47,31 @@ def rotate(xp: Namespace, x: Array, cos: Array, sin: Array, *, is_interleaved: b
     return xp.concatenate([narrow(joined, x.dtype), rest], axis=-1)
 
 
-def _rotate_layout(xp: Namespace, x: Array, cos: Array, sin: Array, *, heads: int, turns_part: bool, is_interleaved: bool) -> Array:
-    """Returns x rotated, of rank 3 (batch, steps, heads * size) or 4 (batch, heads, steps, size)."""
-    if x.ndim == 4:
-        return rotate(xp, x, cos, sin, is_interleaved=is_interleaved)
-    split = split_heads(xp, x, heads if turns_part else x.shape[2] // (2 * cos.shape[-1]))
-    return join_heads(xp, rotate(xp, split, cos, sin, is_interleaved=is_interleaved))
-
-
-@microsoft_kernel("RotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices=_CHOICES, unread=_UNREAD)
-def microsoft_rotary_embedding(
-    xp: Namespace,
-    x: Array,
-    position_ids: Array,
-    cos_cache: Array,
-    sin_cache: Array,
-    *,
-    interleaved: int = 0,
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
+def _rotate_layout(
+    xp: Namespace, x: Array, cos: Array, sin: Array, *, interleaved: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0
 ) -> Array:
-    """Returns x with each head's pairs turned by the angles of their positions.
-
-    position_ids: (batch, steps), or (1,), the first position.
-    """
+    """Returns x rotated, of rank 3 (batch, steps, heads * size) or 4 (batch, heads, steps, size)."""
     if rotary_embedding_dim and not num_heads:
         raise ValueError("rotary_embedding_dim is given without num_heads")
+    if x.ndim == 4:
+        return rotate(xp, x, cos, sin, is_interleaved=bool(interleaved))
+    split = split_heads(xp, x, num_heads if rotary_embedding_dim else x.shape[2] // (2 * cos.shape[-1]))
+    return join_heads(xp, rotate(xp, split, cos, sin, is_interleaved=bool(interleaved)))
+
+
+@microsoft_kernel("RotaryEmbedding", choices=_CHOICES, **_ROTARY)
+def microsoft_rotary_embedding(xp: Namespace, x: Array, ids: Array, cos_cache: Array, sin_cache: Array, **layout: int) -> Array:
+    """Returns x with each head's pairs turned by the angles of their positions.
+
+    ids: (batch, steps), or (1,), the first position.
+    """
     steps = x.shape[1] if x.ndim == 3 else x.shape[2]
-    places = position_ids if position_ids.ndim == 2 else (position_ids.reshape(()) + xp.arange(steps))[None]
+    places = ids if ids.ndim == 2 else (ids.reshape(()) + xp.arange(steps))[None]
     cos, sin = (xp.take(cache, places, axis=0) for cache in (cos_cache, sin_cache))
-    return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))
+    return _rotate_layout(xp, x, cos, sin, **layout)
 
 
-@microsoft_kernel(
-    "MRotaryEmbedding", dtypes=(HALF, INT64, HALF, HALF), choices={**_CHOICES, "mrope_layout": (0, 1)}, unread=_UNREAD
-)
+@microsoft_kernel("MRotaryEmbedding", choices={**_CHOICES, "mrope_layout": (0, 1)}, **_ROTARY)
 def multimodal_rotary_embedding(
     xp: Namespace,
     x: Array,
@@ -95,11 +79,9 @@ def multimodal_rotary_embedding(
     cos_cache: Array,
     sin_cache: Array,
     *,
-    interleaved: int = 0,
     mrope_layout: int = 0,
-    mrope_section: tuple[int, ...],
-    num_heads: int = 0,
-    rotary_embedding_dim: int = 0,
+    mrope_section: Integers,
+    **layout: int,
 ) -> Array:
     """Returns x turned by angles of three positions: time, height and width each have sections of the pairs.
 
@@ -112,15 +94,13 @@ def multimodal_rotary_embedding(
             streams[stream : mrope_section[stream] * 3 : 3] = stream
     else:
         streams = np.repeat(np.arange(3), mrope_section)[:half]
-    chosen = xp.asarray(streams)
-    columns = xp.arange(half)
-    places = xp.moveaxis(xp.take(position_ids, chosen, axis=0), 0, -1)
-    cos, sin = (cache[places, columns] for cache in (cos_cache, sin_cache))
-    return _rotate_layout(xp, x, cos, sin, heads=num_heads, turns_part=bool(rotary_embedding_dim), is_interleaved=bool(interleaved))
+    places = xp.moveaxis(xp.take(position_ids, xp.asarray(streams), axis=0), 0, -1)
+    cos, sin = (cache[places, xp.arange(half)] for cache in (cos_cache, sin_cache))
+    return _rotate_layout(xp, x, cos, sin, **layout)
 
 
-_QKV = (FLOATS, FLOATS, FLOATS, NUMBERS | BOOL, FLOATS, FLOATS, INT64)
-_ATTENTION_CHOICES = {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)}
+_QKV = (FLOATS, FLOATS, FLOATS, NUMBERS | {"bool"}, FLOATS, FLOATS, INT64)
+_OPTIONS = {"is_causal": (0, 1), "qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)}
 
 
 def _count_scores(
@@ -141,17 +121,11 @@ def _count_scores(
     return prod((q.shape[0], heads, q.shape[-2], keys + size)) * int(q.itemsize)
 
 
-@kernel("Attention", since=(25,), dtypes=_QKV, host=(6,), choices=_ATTENTION_CHOICES, outputs=4, count_bytes=_count_scores)
-@kernel(
-    "Attention",
-    since=(23, 24),
-    dtypes=_QKV,
-    host=(6,),
-    choices=_ATTENTION_CHOICES,
-    outputs=4,
-    count_bytes=_count_scores,
-    without=("left_window_size", "right_window_size"),
-)
+_attention_kernel = partial(kernel, "Attention", dtypes=_QKV, host=(6,), choices=_OPTIONS, outputs=4, count_bytes=_count_scores)
+
+
+@_attention_kernel(since=(25,))
+@_attention_kernel(since=(23, 24), without=("left_window_size", "right_window_size"))
 def attention(
     xp: Namespace,
     q: Array,
@@ -192,8 +166,8 @@ def attention(
     )
     bias = _bias(xp, attn_mask, allowed, keys, q.dtype)
     repeats = q.shape[1] // present_key.shape[1]
-    root = sqrt(1 / sqrt(q.shape[3]) if scale is None else scale)
-    products = mat_mul(xp, _scale(q, root), xp.swapaxes(_scale(_repeat_heads(xp, present_key, repeats), root), 2, 3))
+    root = q.dtype.type(sqrt(1 / sqrt(q.shape[3]) if scale is None else scale))
+    products = mat_mul(xp, q * root, xp.swapaxes(_repeat_heads(xp, present_key, repeats) * root, 2, 3))
     capped = narrow(softcap * xp.tanh(widen(products) / softcap), q.dtype) if softcap else products
     biased = narrow(widen(capped) + widen(bias), q.dtype)
     weights = _attend(xp, biased, bias, softmax_precision)
@@ -207,13 +181,8 @@ def _repeat_heads(xp: Namespace, x: Array, repeats: int) -> Array:
     return x if repeats == 1 else xp.repeat(x, repeats, axis=1)
 
 
-def _scale(x: Array, factor: float) -> Array:
-    """Returns x times the factor, both in the type of x."""
-    return x * x.dtype.type(factor)
-
-
 def allow_positions(
-    queries: int, keys: int, offsets: tuple[int, ...], valid: tuple[int, ...], *, is_causal: bool, windows: tuple[int, int]
+    queries: int, keys: int, offsets: Integers, valid: Integers, *, is_causal: bool, windows: tuple[int, int]
 ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
     """Returns which key each query may see, (1 or batch, 1, queries, keys); None when it is all.
 
@@ -274,7 +243,7 @@ def rotary_embedding(
 ) -> Array:
     """Returns x with pairs of elements of each head rotated by their position's angle."""
     cos, sin = (cache if position_ids is None else xp.take(cache, position_ids, axis=0) for cache in (cos_cache, sin_cache))
-    return _rotate_layout(xp, x, cos, sin, heads=num_heads or 1, turns_part=True, is_interleaved=bool(interleaved))
+    return _rotate_layout(xp, x, cos, sin, interleaved=interleaved, num_heads=num_heads or 1, rotary_embedding_dim=1)
 
 
 @kernel("SwiGLU", since=(28,), dtypes=FLOATS)
@@ -337,7 +306,6 @@ def flex_attention(
 _LOWEST = np.float32(np.finfo(np.float32).min)
 _MASKED = {"mask_filter_value": -10000.0, "scale": 0.0, "unidirectional": 0}
 """The attributes of ONNX Runtime's older attentions, with their defaults."""
-InputTypes = tuple[ValueType | None, ...]
 
 
 def split_heads(xp: Namespace, x: Array, heads: int) -> Array:
@@ -408,16 +376,17 @@ def _refuse_masks(position: int) -> Callable[[Node, InputTypes], str | None]:
     return refuse
 
 
-@microsoft_kernel(
-    "Attention",
+_packed_kernel = partial(
+    microsoft_kernel,
     halves=(0, 1),
-    dtypes=(FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32),
     choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
     outputs=2,
-    refuse=_refuse_masks(3),
     shared=_MASKED,
     unread={"do_rotary": 0, "past_present_share_buffer": 0},
 )
+
+
+@_packed_kernel("Attention", dtypes=(FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32), refuse=_refuse_masks(3))
 def microsoft_attention(
     xp: Namespace,
     x: Array,
@@ -428,7 +397,7 @@ def microsoft_attention(
     attention_bias: Array | None = None,
     *,
     num_heads: int,
-    qkv_hidden_sizes: tuple[int, ...] = (),
+    qkv_hidden_sizes: Integers = (),
     **masked: Any,
 ) -> tuple[Array, Array]:
     """Returns the attention of x to itself and to the past, and the keys and values with the past before them.
@@ -442,21 +411,18 @@ def microsoft_attention(
 
 def attend_projected(
     xp: Namespace,
-    projected: Array,
+    x: Array,
     mask: Array | None,
     past: Array | None,
     bias: Array | None,
-    *,
-    sizes: tuple[int, ...] = (),
     heads: int,
+    sizes: Integers = (),
     **masked: Any,
 ) -> tuple[Array, Array]:
     """Returns the attention of (batch, steps, q and k and v) and the stacked keys and values."""
-    width = projected.shape[2]
+    width = x.shape[2]
     first, second = (sizes[0], sizes[0] + sizes[1]) if sizes else (width // 3, width // 3 * 2)
-    q, k, v = (
-        split_heads(xp, part, heads) for part in (projected[..., :first], projected[..., first:second], projected[..., second:])
-    )
+    q, k, v = (split_heads(xp, part, heads) for part in (x[..., :first], x[..., first:second], x[..., second:]))
     if past is not None:
         k, v = xp.concatenate([past[0], k], axis=2), xp.concatenate([past[1], v], axis=2)
     y, _ = attend(xp, q, k, v, mask, bias, past=0 if past is None else past.shape[3], **masked)
@@ -465,16 +431,7 @@ def attend_projected(
     return join_heads(xp, y), present
 
 
-@microsoft_kernel(
-    "QAttention",
-    halves=(0, 1),
-    dtypes=(BYTES, BYTES, FLOAT32, FLOAT32, FLOAT32, INT32, BYTES, BYTES, FLOAT32),
-    choices={"do_rotary": (0,), "past_present_share_buffer": (0,), "unidirectional": (0, 1)},
-    outputs=2,
-    refuse=_refuse_masks(5),
-    shared=_MASKED,
-    unread={"do_rotary": 0, "past_present_share_buffer": 0},
-)
+@_packed_kernel("QAttention", dtypes=(BYTES, BYTES, *(FLOAT32,) * 3, INT32, BYTES, BYTES, FLOAT32), refuse=_refuse_masks(5))
 def quantized_attention(
     xp: Namespace,
     x: Array,
@@ -511,7 +468,7 @@ def _refuse_packed(node: Node, input_types: InputTypes) -> str | None:
 @microsoft_kernel(
     "MultiHeadAttention",
     halves=(0, 1, 2, 3),
-    dtypes=(FLOAT32, FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32, FLOAT32),
+    dtypes=(*(FLOAT32,) * 4, INT32, FLOAT32),
     choices={"unidirectional": (0, 1)},
     outputs=4,
     refuse=_refuse_packed,
@@ -593,18 +550,16 @@ def decoder_masked_multi_head_attention(
 _UNQUANTIZED = {"k_quant_type": ("NONE",), "v_quant_type": ("NONE",), "kv_cache_bit_width": (0, 8, 4)}
 
 
-def split_packed(
-    xp: Namespace, query: Array, key: Array | None, value: Array | None, heads: int, groups: int
-) -> tuple[Array, Array, Array]:
-    """Returns query, key and value as (batch, heads, steps, size); without a key the query holds all three."""
-    if key is not None and value is not None:
-        return split_heads(xp, query, heads), split_heads(xp, key, groups), split_heads(xp, value, groups)
-    split = split_heads(xp, query, heads + 2 * groups)
+def split_packed(xp: Namespace, q: Array, k: Array | None, v: Array | None, heads: int, groups: int) -> tuple[Array, Array, Array]:
+    """Returns q, k and v as (batch, heads, steps, size); without a k the q holds all three."""
+    if k is not None and v is not None:
+        return split_heads(xp, q, heads), split_heads(xp, k, groups), split_heads(xp, v, groups)
+    split = split_heads(xp, q, heads + 2 * groups)
     return split[:, :heads], split[:, heads : heads + groups], split[:, heads + groups :]
 
 
 def rotate_steps(
-    xp: Namespace, x: Array, begins: tuple[int, ...], positions: Array | None, caches: tuple[Array, Array], *, is_interleaved: bool
+    xp: Namespace, x: Array, begins: Integers, positions: Array | None, caches: tuple[Array, Array], *, is_interleaved: bool
 ) -> Array:
     """Returns x turned; the positions of row b begin at begins[b], unless `positions` lists them."""
     steps = xp.asarray(begins)[:, None] + xp.arange(x.shape[2])[None, :]
@@ -613,7 +568,7 @@ def rotate_steps(
     return rotate(xp, x, cos, sin, is_interleaved=is_interleaved)
 
 
-def append(xp: Namespace, past: Array | None, fresh: Array, begins: tuple[int, ...], length: int) -> Array:
+def append(xp: Namespace, past: Array | None, fresh: Array, begins: Integers, length: int) -> Array:
     """Returns a cache (batch, groups, length, size): each row's past up to its begin, the fresh steps, then zeros."""
     batch, groups, steps, size = fresh.shape
     cache = xp.zeros((batch, groups, length, size), dtype=fresh.dtype)
@@ -655,7 +610,7 @@ def _count_held(count: int, capacity: int, window: int) -> int:
     return count if count <= capacity else window + (count - capacity - 1) % (capacity - window + 1)
 
 
-def _slide(xp: Namespace, cache: Array, ends: tuple[int, ...], held: tuple[int, ...], capacity: int) -> Array:
+def _slide(xp: Namespace, cache: Array, ends: Integers, held: Integers, capacity: int) -> Array:
     """Returns a cache (batch, groups, capacity, size): each row's last keys of those before its end, then zeros."""
     slid = xp.zeros((*cache.shape[:2], capacity, cache.shape[3]), dtype=cache.dtype)
     for row, (end, count) in enumerate(zip(ends, held, strict=True)):
@@ -668,12 +623,9 @@ def _slide(xp: Namespace, cache: Array, ends: tuple[int, ...], held: tuple[int, 
     dtypes=(*(HALF,) * 5, INT32, INT32, HALF, HALF, INT64, HALF, HALF),
     host=(5, 6),
     choices={
+        **dict.fromkeys(("causal", "do_rotary", "rotary_interleaved", "sliding_window_cache"), (0, 1)),
         **_UNQUANTIZED,
-        "causal": (0, 1),
-        "do_rotary": (0, 1),
-        "rotary_interleaved": (0, 1),
         "qk_output": (0,),
-        "sliding_window_cache": (0, 1),
         "smooth_softmax": (-1, 0, 1),
     },
     outputs=3,
@@ -720,8 +672,7 @@ def group_query_attention(
         if cos_cache is None or sin_cache is None:
             raise ValueError("do_rotary is 1 and there is no cos_cache or no sin_cache")
         caches = (cos_cache, sin_cache)
-        turned = (rotate_steps(xp, x, begins, position_ids, caches, is_interleaved=bool(rotary_interleaved)) for x in (q, k))
-        q, k = turned
+        q, k = (rotate_steps(xp, x, begins, position_ids, caches, is_interleaved=bool(rotary_interleaved)) for x in (q, k))
     capacity, held = 0 if past_key is None else past_key.shape[2], counts
     is_sliding = bool(sliding_window_cache) and past_key is not None
     if is_sliding:
@@ -734,11 +685,8 @@ def group_query_attention(
     present_key, present_value = append(xp, past_key, k, begins, length), append(xp, past_value, v, begins, length)
     window = local_window_size - 1 if local_window_size >= 0 else -1
     allowed = bring(xp, allow_positions(steps, total, begins, counts, is_causal=bool(causal), windows=(window, -1)), bool)
-    sink: Array = None
-    if head_sink is not None:
-        sink = widen(head_sink).reshape((1, -1, 1, 1))
-    elif smooth_softmax == 1:
-        sink = xp.zeros((1, 1, 1, 1), dtype=np.float32)
+    sink: Array = xp.zeros((1, 1, 1, 1), dtype=np.float32) if smooth_softmax == 1 else None
+    sink = sink if head_sink is None else widen(head_sink).reshape((1, -1, 1, 1))
     scores = _score(xp, q, present_key[:, :, :total], scale=scale)
     scores = np.float32(softcap) * xp.tanh(scores / np.float32(softcap)) if softcap else scores
     scores = scores if attention_bias is None else scores + widen(attention_bias)[..., :total]
@@ -751,8 +699,7 @@ def group_query_attention(
 
 def _score(xp: Namespace, q: Array, keys: Array, *, scale: float) -> Array:
     """Returns scale * q k^T in float32, each group of keys serving several heads."""
-    repeats = q.shape[1] // keys.shape[1]
-    wide = xp.repeat(widen(keys), repeats, axis=1)
+    wide = xp.repeat(widen(keys), q.shape[1] // keys.shape[1], axis=1)
     return multiply(xp, widen(q), xp.swapaxes(wide, 2, 3)) * np.float32(scale or 1 / sqrt(q.shape[3]))
 
 
@@ -815,9 +762,8 @@ def _list_blocks(rows: Any, columns: Any, size: int, total: int) -> Any:
     """Returns (layouts, total, total): which keys stand in a block that the query's block lists."""
     blocks = rows.shape[1] - 1
     listed = np.zeros((rows.shape[0], blocks, blocks), bool)
-    for layout in range(rows.shape[0]):
-        for block in range(blocks):
-            listed[layout, block, columns[layout, rows[layout, block] : rows[layout, block + 1]]] = True
+    for layout, block in product(range(rows.shape[0]), range(blocks)):
+        listed[layout, block, columns[layout, rows[layout, block] : rows[layout, block + 1]]] = True
     return np.repeat(np.repeat(listed, size, axis=1), size, axis=2)[:, :total, :total]
 
 
@@ -893,11 +839,9 @@ def _read_state(xp: Namespace, q: Array, state: Array) -> Array:
 
 
 @microsoft_kernel("LinearAttentionGate", dtypes=(SMALL_FLOATS, FLOAT32, FLOAT32, SMALL_FLOATS), outputs=2)
-def linear_attention_gate(
-    xp: Namespace, a: Array, dt_bias: Array, decay_scale: Array, b: Array | None = None
-) -> tuple[Array, Array]:
-    """Returns decay_scale * softplus(a + dt_bias), and sigmoid(b)."""
-    decay = narrow(decay_scale * softplus_of(xp, widen(a) + dt_bias), a.dtype)
+def linear_attention_gate(xp: Namespace, a: Array, dt_bias: Array, rate: Array, b: Array | None = None) -> tuple[Array, Array]:
+    """Returns rate * softplus(a + dt_bias), and sigmoid(b)."""
+    decay = narrow(rate * softplus_of(xp, widen(a) + dt_bias), a.dtype)
     return decay, decay if b is None else narrow(sigmoid_of(xp, widen(b)), b.dtype)
 
 
@@ -905,22 +849,21 @@ def _activate(xp: Namespace, x: Array, activation: str) -> Array:
     return x if activation == "none" else x * sigmoid_of(xp, x)
 
 
+_FIXED = {
+    **dict.fromkeys(("input_channel_offset", "input_channels", "state_length", "state_update_capacity", "state_window"), 0),
+    "ndim": 1,
+    "state_channels_last": -1,
+}
+"""Attributes of a causal convolution that have one value alone."""
+
+
 @microsoft_kernel(
     "CausalConvWithState",
     halves=(0, 1),
     dtypes=FLOAT32,
-    choices={
-        "activation": _ACTIVATIONS,
-        "channels_last": (0, 1),
-        "input_channel_offset": (0,),
-        "input_channels": (0,),
-        "ndim": (1,),
-        "state_channels_last": (-1,),
-        "state_length": (0,),
-        "state_update_capacity": (0,),
-        "state_window": (0,),
-    },
+    choices={"activation": _ACTIVATIONS, "channels_last": (0, 1), **{name: (value,) for name, value in _FIXED.items()}},
     outputs=2,
+    unread=_FIXED,
 )
 def microsoft_causal_conv_with_state(
     xp: Namespace,
@@ -932,13 +875,6 @@ def microsoft_causal_conv_with_state(
     activation: str = "none",
     channels_last: int = 0,
     dilation: int = 1,
-    input_channel_offset: int = 0,
-    input_channels: int = 0,
-    ndim: int = 1,
-    state_channels_last: int = -1,
-    state_length: int = 0,
-    state_update_capacity: int = 0,
-    state_window: int = 0,
 ) -> tuple[Array, Array]:
     """Returns the depthwise convolution of each step with those before it, and the inputs that the next call needs.
 
@@ -1089,21 +1025,15 @@ def _unpack(xp: Namespace, packed: Array, state: Array) -> tuple[Array, Array, A
 
 
 def _open_gate(
-    xp: Namespace,
-    decay: Array | None,
-    a_log: Array | None,
-    dt_bias: Array | None,
-    lead: tuple[int, int],
-    activation: str,
-    bound: float,
+    xp: Namespace, decay: Array | None, a_log: Array | None, dt_bias: Array | None, lead: tuple[int, int], kind: str, bound: float
 ) -> Any:
     """Returns the factors of the state, (tokens, heads, key size or 1)."""
     if decay is None:
         return None
     tokens, heads = lead
     raw = widen(decay).reshape((tokens, heads, decay.size // (tokens * heads) if decay.size else 1))
-    if activation != "none":
+    if kind != "none":
         rate = xp.exp(a_log).reshape((heads, 1))
         raw = raw if dt_bias is None else raw + dt_bias.reshape((heads, -1))
-        raw = np.float32(bound) * sigmoid_of(xp, rate * raw) if activation in ("sigmoid", "kda") else -rate * softplus_of(xp, raw)
+        raw = np.float32(bound) * sigmoid_of(xp, rate * raw) if kind in ("sigmoid", "kda") else -rate * softplus_of(xp, raw)
     return xp.exp(raw)

@@ -21,6 +21,8 @@ _TARGETS_WITH_E8M0 = tuple(sorted({*range(1, 27)} - _COMPLEX))
 
 
 _CAST_1: Dtypes = NUMBERS - {"bfloat16"} | BOOL
+_LIKE = ANY - {"float8e8m0"}
+_ROUNDED = {"saturate": (0, 1), "round_mode": ("up", "down", "nearest")}
 
 
 @kernel("Cast", since=(1,), dtypes=_CAST_1, choices={"to": tuple(sorted(map(spell_dtype, _CAST_1)))})
@@ -30,21 +32,14 @@ def cast_by_name(xp: Namespace, x: Array, *, to: str) -> Array:
 
 
 @kernel("Cast", since=(6, 9, 13, 19, 21, 23), dtypes=ANY, choices={"to": _TARGETS, "saturate": (0, 1)}, without=("round_mode",))
-@kernel(
-    "Cast",
-    since=(24, 25, 28),
-    dtypes=ANY,
-    choices={"to": _TARGETS_WITH_E8M0, "saturate": (0, 1), "round_mode": ("up", "down", "nearest")},
-)
+@kernel("Cast", since=(24, 25, 28), dtypes=ANY, choices={"to": _TARGETS_WITH_E8M0, **_ROUNDED})
 def cast(xp: Namespace, x: Array, *, round_mode: str = "up", saturate: int = 1, to: int) -> Array:
     """Returns x in the element type `to`; the rounding mode is for float8e8m0 alone."""
     return _convert_rounded(xp, x, _numpy_target(to), round_mode, saturate=bool(saturate))
 
 
-@kernel(
-    "CastLike", since=(15, 19, 21, 23), dtypes=(ANY, ANY - {"float8e8m0"}), choices={"saturate": (0, 1)}, without=("round_mode",)
-)
-@kernel("CastLike", since=(24, 25), dtypes=(ANY, ANY), choices={"saturate": (0, 1), "round_mode": ("up", "down", "nearest")})
+@kernel("CastLike", since=(15, 19, 21, 23), dtypes=(ANY, _LIKE), choices={"saturate": (0, 1)}, without=("round_mode",))
+@kernel("CastLike", since=(24, 25), dtypes=ANY, choices=_ROUNDED)
 def cast_like(xp: Namespace, x: Array, like: Array, *, round_mode: str = "up", saturate: int = 1) -> Array:
     """Returns x in the element type of `like`."""
     return _convert_rounded(xp, x, like.dtype, round_mode, saturate=bool(saturate))
@@ -133,10 +128,8 @@ def _convert_to_exponent(xp: Namespace, x: Array, round_mode: str, *, saturate: 
     mantissa, exponent = xp.frexp(wide)
     raises = {"up": mantissa > 0.5, "down": mantissa > 1, "nearest": mantissa >= 0.75}[round_mode]
     power = exponent - 1 + raises
-    outside = (power < -127) | (power > 127) | (wide == 0)
-    bits = xp.where(
-        xp.isfinite(wide) & ~(outside & (not saturate)), xp.clip(xp.where(wide == 0, -127, power), -127, 127) + 127, 255
-    )
+    beyond = (power < -127) | (power > 127) | (wide == 0)
+    bits = xp.where(xp.isfinite(wide) & ~(beyond & (not saturate)), xp.clip(xp.where(wide == 0, -127, power), -127, 127) + 127, 255)
     if saturate:
         bits = xp.where(xp.isinf(wide), 254, bits)
     return bits.astype(np.uint8).view(numpy_dtype("float8e8m0"))

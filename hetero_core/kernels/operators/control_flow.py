@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.kernels.precision import Array, Namespace, normalize_axis
+from hetero_core.kernels.precision import Array, Integers, Namespace, normalize_axis
 from hetero_core.kernels.registry import ANY, BOOL, INT64, kernel
 from hetero_core.network.types import SequenceType, TensorType, ValueSpec
 
@@ -52,10 +52,10 @@ def scan(
     *inputs: Array,
     body: Body,
     num_scan_inputs: int,
-    scan_input_axes: tuple[int, ...] = (),
-    scan_input_directions: tuple[int, ...] = (),
-    scan_output_axes: tuple[int, ...] = (),
-    scan_output_directions: tuple[int, ...] = (),
+    scan_input_axes: Integers = (),
+    scan_input_directions: Integers = (),
+    scan_output_axes: Integers = (),
+    scan_output_directions: Integers = (),
 ) -> tuple[Array, ...]:
     """Returns the final states, then each scan output stacked along its axis."""
     state, scanned = tuple(inputs[: len(inputs) - num_scan_inputs]), inputs[len(inputs) - num_scan_inputs :]
@@ -82,12 +82,7 @@ def scan(
 
 @kernel("Scan", since=(8,), dtypes=(INT64, ANY), host=(0,), bodies=("body",), outputs=None)
 def scan_batched(
-    xp: Namespace,
-    sequence_lens: Array | None,
-    *inputs: Array,
-    body: Body,
-    num_scan_inputs: int,
-    directions: tuple[int, ...] = (),
+    xp: Namespace, sequence_lens: Array | None, *inputs: Array, body: Body, num_scan_inputs: int, directions: Integers = ()
 ) -> tuple[Array, ...]:
     """Returns states and scan outputs of a scan over axis 1 for each element of a batch; the rest is zero."""
     state_count = len(inputs) - num_scan_inputs

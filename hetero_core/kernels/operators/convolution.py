@@ -20,7 +20,7 @@ import numpy as np
 
 from hetero_core.kernels.arrays import add_at, assign, lay_out
 from hetero_core.kernels.operators.reductions import reduce_max, reduce_mean
-from hetero_core.kernels.precision import Array, Namespace, compute_all, multiply, narrow, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, compute_all, multiply, narrow, widen
 from hetero_core.kernels.registry import FLOATS, kernel
 from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, Windows, lay_windows, spread_bias
 
@@ -140,7 +140,7 @@ def _convolve_blocks(xp: Namespace, x: Array, w: Array, windows: Windows) -> Arr
     return y.reshape((batch, group * outputs, *windows.outputs))
 
 
-def _pays_to_shift(weights: tuple[int, ...], windows: Windows) -> bool:
+def _pays_to_shift(weights: Integers, windows: Windows) -> bool:
     """Says whether adding products for each row of the kernel takes less time than copying each row of the image as often.
 
     Depthwise 5x5 takes 0.6 of the time, 96 to 24 channels 0.9. weights: (group, outputs / group, channels / group * kernel).
@@ -157,7 +157,7 @@ def _split_shifts(xp: Namespace, w: Array, own: int, shifts: int) -> Array:
     return lay_out(xp, split).reshape(shifts, group, outputs, depth // shifts)
 
 
-@kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS})
+@kernel("ConvTranspose", since=(1, 11, 22), dtypes=FLOATS, choices={"auto_pad": AUTO_PADS}, unread={"kernel_shape": None})
 def conv_transpose(
     xp: Namespace,
     x: Array,
@@ -165,13 +165,12 @@ def conv_transpose(
     b: Array | None = None,
     *,
     auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
+    dilations: Integers | None = None,
     group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    output_padding: tuple[int, ...] | None = None,
-    output_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
-    strides: tuple[int, ...] | None = None,
+    output_padding: Integers | None = None,
+    output_shape: Integers | None = None,
+    pads: Integers | None = None,
+    strides: Integers | None = None,
 ) -> Array:
     """Returns the transposed convolution: each element of x adds its scaled filter to the output, then the pads are cut off.
 
@@ -202,9 +201,7 @@ def conv_transpose(
     return narrow(y, x.dtype)
 
 
-def _find_cuts(
-    full: tuple[int, ...], output_shape: tuple[int, ...] | None, auto_pad: str, pads: tuple[int, ...] | None
-) -> list[tuple[int, int]]:
+def _find_cuts(full: Integers, output_shape: Integers | None, auto_pad: str, pads: Integers | None) -> list[tuple[int, int]]:
     """Returns the elements to cut off at the begin and the end of each axis."""
     rank = len(full)
     if output_shape is None:
@@ -222,9 +219,7 @@ _MOST_PRODUCTS = 1 << 24
 """Elements of products that are held at once, 64 MiB of float32."""
 
 
-def _spread_filters(
-    xp: Namespace, x: Array, w: Array, full: tuple[int, ...], group: int, strides: tuple[int, ...], dilations: tuple[int, ...]
-) -> Array:
+def _spread_filters(xp: Namespace, x: Array, w: Array, full: Integers, group: int, strides: Integers, dilations: Integers) -> Array:
     """Returns (batch, outputs, *full): a strided addition of the GEMM's result for each kernel position."""
     batch, channels = x.shape[:2]
     outputs, taps = w.shape[1], w.shape[2:]
@@ -245,16 +240,12 @@ def _spread_filters(
     return y
 
 
-@kernel(
-    "MaxPool",
-    since=(1, 8, 10, 11, 12, 22),
-    dtypes=FLOATS | {"int8", "uint8"},
-    choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
-    shared=POOLING["shared"],
-    outputs=2,
-)
+_ORDERED_POOLING = {**POOLING, "choices": {"auto_pad": AUTO_PADS, "storage_order": (0, 1)}}
+
+
+@kernel("MaxPool", since=(1, 8, 10, 11, 12, 22), dtypes=FLOATS | {"int8", "uint8"}, outputs=2, **_ORDERED_POOLING)
 def max_pool(
-    xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], storage_order: int = 0, output_count: int = 1, **geometry: Any
+    xp: Namespace, x: Array, *, kernel_shape: Integers, storage_order: int = 0, output_count: int = 1, **geometry: Any
 ) -> Array | tuple[Array, Array]:
     """Returns the largest element of each window, and on demand its index in the flat input."""
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
@@ -299,21 +290,20 @@ def _find_largest_indices(xp: Namespace, padded: Array, windows: Windows, storag
 
 
 @kernel("AveragePool", since=(1, 7, 10, 11, 19, 22), dtypes=FLOATS, **POOLING)
-def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
+def average_pool(xp: Namespace, x: Array, *, count_include_pad: int = 0, kernel_shape: Integers, **geometry: Any) -> Array:
     """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
 
     Positions beyond the pads, which ceil_mode adds, never count.
     """
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
-    total = _add_windows(xp, windows.pad(xp, widen(x), 0), windows)
+    total = add_windows(xp, windows.pad(xp, widen(x), 0), windows)
     for axis, counts in enumerate(count_elements(windows, count_pads=bool(count_include_pad))):
-        shape = [1] * total.ndim
-        shape[2 + axis] = len(counts)
-        total = total / xp.asarray(counts, dtype=total.dtype).reshape(shape)
+        total = total / xp.asarray(counts, dtype=total.dtype).reshape((-1, *(1,) * (total.ndim - axis - 3)))
     return narrow(total, x.dtype)
 
 
-def _add_windows(xp: Namespace, padded: Array, windows: Windows) -> Array:
+def add_windows(xp: Namespace, padded: Array, windows: Windows) -> Array:
+    """Returns the sum of each window of a padded tensor, element by element, in its type."""
     total = xp.zeros((*padded.shape[:2], *windows.outputs), dtype=padded.dtype)
     for _, picked in windows.slices():
         total += padded[(*_ALL, *picked)]
@@ -332,11 +322,11 @@ def count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
 
 
 @kernel("LpPool", since=(1, 2, 11, 18, 22), dtypes=FLOATS, **POOLING)
-def lp_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], p: float = 2, **geometry: Any) -> Array:
+def lp_pool(xp: Namespace, x: Array, *, kernel_shape: Integers, p: float = 2, **geometry: Any) -> Array:
     """Returns sum(|x|^p)^(1/p) of each window."""
     windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
     powers = xp.abs(widen(x)) ** p
-    return narrow(_add_windows(xp, windows.pad(xp, powers, 0), windows) ** (1 / p), x.dtype)
+    return narrow(add_windows(xp, windows.pad(xp, powers, 0), windows) ** (1 / p), x.dtype)
 
 
 @kernel("GlobalMaxPool", since=(1, 22), dtypes=FLOATS)

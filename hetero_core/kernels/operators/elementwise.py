@@ -2,6 +2,7 @@
 
 Formulas are computed in float32 or wider and rounded once; none overflows if the result is finite.
 """
+# ruff: noqa: A002  # ONNX's names of attributes
 
 from __future__ import annotations
 
@@ -12,49 +13,24 @@ from functools import partial, reduce
 import numpy as np
 
 from hetero_core.kernels.arrays import reuse
-from hetero_core.kernels.precision import Array, Namespace, compute_all, is_float, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import (
-    ANY,
-    BOOL,
-    FLOAT8,
-    FLOAT32,
-    FLOATS,
-    INTEGERS,
-    NUMBERS,
-    SIGNED,
-    STRING,
-    Dtypes,
-    kernel,
-    microsoft_kernel,
-)
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, compute_all, is_float, narrow, normalize_axis, widen
+from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, INTEGERS, NUMBERS, SIGNED, STRING, kernel
 
-# Operators that are a function of the namespace: operator, function, since-versions, dtypes.
-_UNARY: tuple[tuple[str, str, tuple[int, ...], Dtypes], ...] = (
-    ("Abs", "abs", (1, 6, 13), NUMBERS),
-    ("Acos", "arccos", (7, 22), FLOATS),
-    ("Acosh", "arccosh", (9, 22), FLOATS),
-    ("Asin", "arcsin", (7, 22), FLOATS),
-    ("Asinh", "arcsinh", (9, 22), FLOATS),
-    ("Atan", "arctan", (7, 22), FLOATS),
-    ("Atanh", "arctanh", (9, 22), FLOATS),
-    ("Ceil", "ceil", (1, 6, 13), FLOATS),
-    ("Cos", "cos", (7, 22), FLOATS),
-    ("Cosh", "cosh", (9, 22), FLOATS),
-    ("Exp", "exp", (1, 6, 13), FLOATS),
-    ("Floor", "floor", (1, 6, 13), FLOATS),
-    ("Log", "log", (1, 6, 13), FLOATS),
-    ("Neg", "negative", (1, 6, 13), FLOATS | SIGNED),
-    ("Round", "rint", (11, 22), FLOATS),
-    ("Sign", "sign", (9, 13), NUMBERS),
-    ("Sin", "sin", (7, 22), FLOATS),
-    ("Sinh", "sinh", (9, 22), FLOATS),
-    ("Sqrt", "sqrt", (1, 6, 13), FLOATS),
-    ("Tan", "tan", (7, 22), FLOATS),
-    ("Tanh", "tanh", (1, 6, 13), FLOATS),
+# Operators that are a function of the namespace: since-versions, dtypes, operator -> function.
+_UNARY: tuple[tuple[Integers, frozenset[str], dict[str, str]], ...] = (
+    ((1,), BOOL, {"Not": "logical_not"}),
+    ((1, 6, 13), NUMBERS, {"Abs": "abs"}),
+    ((1, 6, 13), FLOATS, {"Ceil": "ceil", "Exp": "exp", "Floor": "floor", "Log": "log", "Sqrt": "sqrt", "Tanh": "tanh"}),
+    ((1, 6, 13), FLOATS | SIGNED, {"Neg": "negative"}),
+    ((7, 22), FLOATS, {"Acos": "arccos", "Asin": "arcsin", "Atan": "arctan", "Cos": "cos", "Sin": "sin", "Tan": "tan"}),
+    ((9, 13), NUMBERS, {"Sign": "sign"}),
+    ((9, 22), FLOATS, {"Acosh": "arccosh", "Asinh": "arcsinh", "Atanh": "arctanh", "Cosh": "cosh", "Sinh": "sinh"}),
+    ((11, 22), FLOATS, {"Round": "rint"}),
+    ((18,), INTEGERS, {"BitwiseNot": "invert"}),
 )
 
 
-def _register(op_type: str, function: str, since: tuple[int, ...], dtypes: Dtypes) -> None:
+def _register(op_type: str, function: str, since: Integers, dtypes: frozenset[str]) -> None:
     @kernel(op_type, since=since, dtypes=dtypes)
     def compute(xp: Namespace, x: Array) -> Array:
         return narrow(getattr(xp, function)(widen(x)), x.dtype)
@@ -62,8 +38,9 @@ def _register(op_type: str, function: str, since: tuple[int, ...], dtypes: Dtype
     compute.__doc__ = f"Returns {function}(x) of each element. Source: ONNX {op_type}-{since[-1]}."
 
 
-for _row in _UNARY:
-    _register(*_row)
+for _since, _dtypes, _functions in _UNARY:
+    for _op_type, _function in _functions.items():
+        _register(_op_type, _function, _since, _dtypes)
 
 
 @kernel("Reciprocal", since=(1, 6, 13), dtypes=FLOATS)
@@ -101,37 +78,15 @@ def _in_blocks(xp: Namespace, x: Array, compute: Callable[[Array], Array]) -> Ar
 # Polynomials of erf(x) / x in 2 x^2 - 1 for |x| <= 1, and of erfcx(x) in t = 2 / (2 + x), scaled from [1/4, 2/3] to [-1, 1], for
 # 1 <= x <= 6. Interpolated in Chebyshev points from double values of erf and erfcx; the largest relative error of erf is 2e-15.
 _NEAR = (
-    0.9654687386698677,
-    -0.14053608902271736,
-    0.019852496688956323,
-    -0.002285485561140351,
-    0.00021751715631768143,
-    -1.7537169479867984e-05,
-    1.2233818358353687e-06,
-    -7.511555940216871e-08,
-    4.11694145441288e-09,
-    -2.0369839148770544e-10,
-    8.692306134131892e-12,
-    -3.0316490059097606e-13,
+    *(0.9654687386698677, -0.14053608902271736, 0.019852496688956323, -0.002285485561140351, 0.00021751715631768143),
+    *(-1.7537169479867984e-05, 1.2233818358353687e-06, -7.511555940216871e-08, 4.11694145441288e-09, -2.0369839148770544e-10),
+    *(8.692306134131892e-12, -3.0316490059097606e-13),
 )
 _FAR = (
-    0.2214295402299315,
-    0.16189356804102914,
-    0.038560570425228737,
-    0.005588816281672,
-    0.00019713917662976668,
-    -8.079220228978582e-05,
-    -7.340508073915821e-06,
-    1.9795516466229764e-06,
-    1.6345644857222768e-07,
-    -7.002652485368193e-08,
-    -4.884468283763877e-10,
-    2.586944321177135e-09,
-    -3.968221149961013e-10,
-    -4.772537755233544e-11,
-    1.0675430499587134e-10,
-    -7.119335068421979e-12,
-    -2.348016609017489e-11,
+    *(0.2214295402299315, 0.16189356804102914, 0.038560570425228737, 0.005588816281672, 0.00019713917662976668),
+    *(-8.079220228978582e-05, -7.340508073915821e-06, 1.9795516466229764e-06, 1.6345644857222768e-07, -7.002652485368193e-08),
+    *(-4.884468283763877e-10, 2.586944321177135e-09, -3.968221149961013e-10, -4.772537755233544e-11, 1.0675430499587134e-10),
+    *(-7.119335068421979e-12, -2.348016609017489e-11),
 )
 # The sum of the left-out terms is below half a unit in the last place of float32.
 _FLOAT32_TERMS = (8, 9)
@@ -149,7 +104,7 @@ def erf_of(xp: Namespace, x: Array) -> Array:
     return xp.copysign(xp.where(magnitude < 1, near, far), x)
 
 
-def _evaluate(x: Array, coefficients: tuple[float, ...]) -> Array:
+def _evaluate(x: Array, coefficients: Floats) -> Array:
     """Returns a polynomial, lowest coefficient first, by Horner's rule."""
     total = x * coefficients[-1]
     for coefficient in coefficients[-2:0:-1]:
@@ -173,13 +128,7 @@ def clip(xp: Namespace, x: Array, low: Array | None = None, high: Array | None =
 
 
 @kernel("Clip", since=(1,), dtypes=FLOATS)
-def clip_by_bounds(
-    xp: Namespace,
-    x: Array,
-    *,
-    max: float | None = None,  # noqa: A002 - ONNX's name
-    min: float | None = None,  # noqa: A002 - ONNX's name
-) -> Array:
+def clip_by_bounds(xp: Namespace, x: Array, *, max: float | None = None, min: float | None = None) -> Array:
     """Returns x limited by the attributes min and max; an absent bound is the limit of the type."""
     least, most = _range_of(x.dtype)
     return clip_by_attributes(xp, x, max=most if max is None else max, min=least if min is None else min)
@@ -187,11 +136,7 @@ def clip_by_bounds(
 
 @kernel("Clip", since=(6,), dtypes=FLOATS)
 def clip_by_attributes(
-    xp: Namespace,
-    x: Array,
-    *,
-    max: float = float(np.finfo(np.float32).max),  # noqa: A002 - ONNX's name
-    min: float = float(np.finfo(np.float32).min),  # noqa: A002 - ONNX's name
+    xp: Namespace, x: Array, *, max: float = float(np.finfo(np.float32).max), min: float = float(np.finfo(np.float32).min)
 ) -> Array:
     """Returns x limited by the attributes min and max; a finite bound outside the type is its limit."""
     limits = [x.dtype.type(limit if np.isinf(limit) else np.clip(np.float64(limit), *_range_of(x.dtype))) for limit in (min, max)]
@@ -370,7 +315,6 @@ def mish(xp: Namespace, x: Array) -> Array:
     return narrow(wide * xp.tanh(softplus_of(xp, wide)), x.dtype)
 
 
-@microsoft_kernel("Gelu", halves=(0,), dtypes=FLOAT32, without=("approximate",))
 @kernel("Gelu", since=(20,), dtypes=FLOATS, choices={"approximate": ("none", "tanh")})
 def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
     """Returns x * (1 + erf(x / sqrt(2))) / 2, or its approximation by tanh."""
@@ -445,28 +389,18 @@ def _raise_integers(xp: Namespace, x: Array, y: Array) -> Array:
     return narrow(xp.where(y < 0, inverse, magnitude), x.dtype)
 
 
-@kernel("Sum", since=(1, 6, 8, 13), dtypes=FLOATS)
-def add_all(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the sum of all inputs; small floats are summed in float32."""
-    return narrow(reduce(xp.add, [widen(x) for x in inputs]), inputs[0].dtype)
+def _register_fold(op_type: str, function: str, since: Integers, dtypes: frozenset[str]) -> None:
+    @kernel(op_type, since=since, dtypes=dtypes)
+    def fold(xp: Namespace, *inputs: Array) -> Array:
+        """Returns the sum, mean, maximum or minimum of all inputs; small floats are summed in float32, NaN is the extreme."""
+        total = reduce(getattr(xp, function), map(widen, inputs))
+        return narrow(total / len(inputs) if op_type == "Mean" else total, inputs[0].dtype)
 
 
-@kernel("Mean", since=(1, 6, 8, 13), dtypes=FLOATS)
-def average(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the mean of all inputs; small floats are summed in float32."""
-    return narrow(reduce(xp.add, [widen(x) for x in inputs]) / len(inputs), inputs[0].dtype)
-
-
-@kernel("Max", since=(1, 6, 8, 12, 13), dtypes=NUMBERS)
-def maximum(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the largest of all inputs; NaN wins."""
-    return narrow(reduce(xp.maximum, inputs), inputs[0].dtype)
-
-
-@kernel("Min", since=(1, 6, 8, 12, 13), dtypes=NUMBERS)
-def minimum(xp: Namespace, *inputs: Array) -> Array:
-    """Returns the smallest of all inputs; NaN wins."""
-    return narrow(reduce(xp.minimum, inputs), inputs[0].dtype)
+_register_fold("Sum", "add", (1, 6, 8, 13), FLOATS)
+_register_fold("Mean", "add", (1, 6, 8, 13), FLOATS)
+_register_fold("Max", "maximum", (1, 6, 8, 12, 13), NUMBERS)
+_register_fold("Min", "minimum", (1, 6, 8, 12, 13), NUMBERS)
 
 
 @kernel("BitShift", since=(11, 28), dtypes=INTEGERS, choices={"direction": ("LEFT", "RIGHT")})
@@ -480,7 +414,7 @@ _BROADCAST = (7, 13, 14)
 _ORDERED = (7, 9, 13)
 
 
-def _declare(op_type: str, function: str, since: tuple[int, ...], dtypes: Dtypes) -> Binary:
+def _declare(op_type: str, function: str, since: Integers, dtypes: frozenset[str]) -> Binary:
     """Declares a kernel that is this function of the namespace, and returns it."""
 
     @kernel(op_type, since=since, dtypes=dtypes)
@@ -517,18 +451,6 @@ def equal(xp: Namespace, a: Array, b: Array) -> Array:
     return xp.asarray(xp.equal(a, b), dtype=_BOOL)
 
 
-@kernel("Not", since=(1,), dtypes=BOOL)
-def not_(xp: Namespace, x: Array) -> Array:
-    """Returns not x."""
-    return xp.logical_not(x)
-
-
-@kernel("BitwiseNot", since=(18,), dtypes=INTEGERS)
-def bitwise_not(xp: Namespace, x: Array) -> Array:
-    """Returns all bits flipped."""
-    return xp.invert(x)
-
-
 @kernel("IsNaN", since=(9, 13), dtypes=FLOATS)
 @kernel("IsNaN", since=(20,), dtypes=FLOATS | FLOAT8)
 def is_nan(xp: Namespace, x: Array) -> Array:
@@ -555,18 +477,11 @@ def where(xp: Namespace, condition: Array, x: Array, y: Array) -> Array:
     return xp.where(condition, x, y)
 
 
-_OPERATORS: tuple[tuple[str, tuple[int, ...], Dtypes, Binary], ...] = (
-    ("Add", (1, 6), NUMBERS, add),
-    ("Sub", (1, 6), NUMBERS, sub),
-    ("Mul", (1, 6), NUMBERS, mul),
-    ("Div", (1, 6), NUMBERS, div),
-    ("Pow", (1,), FLOATS, power),
-    ("And", (1,), BOOL, and_),
-    ("Or", (1,), BOOL, or_),
-    ("Xor", (1,), BOOL, xor),
-    ("Equal", (1,), frozenset({"bool", "int32", "int64"}), equal),
-    ("Greater", (1,), FLOATS, greater),
-    ("Less", (1,), FLOATS, less),
+_ALIGNED: tuple[tuple[Integers, frozenset[str], dict[str, Binary]], ...] = (
+    ((1, 6), NUMBERS, {"Add": add, "Sub": sub, "Mul": mul, "Div": div}),
+    ((1,), FLOATS, {"Pow": power, "Greater": greater, "Less": less}),
+    ((1,), BOOL, {"And": and_, "Or": or_, "Xor": xor}),
+    ((1,), frozenset({"bool", "int32", "int64"}), {"Equal": equal}),
 )
 
 
@@ -576,7 +491,7 @@ def align(a: Array, b: Array, axis: int | None) -> Array:
     return b.reshape((*b.shape, *(1,) * (a.ndim - begin - b.ndim)))
 
 
-def _register_aligned(op_type: str, since: tuple[int, ...], dtypes: Dtypes, compute: Binary) -> None:
+def _register_aligned(op_type: str, since: Integers, dtypes: frozenset[str], compute: Binary) -> None:
     @kernel(op_type, since=since, dtypes=dtypes, choices={"broadcast": (0, 1)})
     def compute_aligned(xp: Namespace, a: Array, b: Array, *, axis: int | None = None, broadcast: int = 0) -> Array:
         if not broadcast and a.shape != b.shape:
@@ -584,5 +499,6 @@ def _register_aligned(op_type: str, since: tuple[int, ...], dtypes: Dtypes, comp
         return compute(xp, a, align(a, b, axis) if broadcast else b)
 
 
-for _aligned in _OPERATORS:
-    _register_aligned(*_aligned)
+for _since, _dtypes, _computes in _ALIGNED:
+    for _op_type, _compute in _computes.items():
+        _register_aligned(_op_type, _since, _dtypes, _compute)

@@ -11,16 +11,15 @@ import numpy as np
 
 from hetero_core.kernels.operators.convolution import conv, conv_transpose
 from hetero_core.kernels.operators.elementwise import activate, gelu, sigmoid_of
-from hetero_core.kernels.operators.linear import gemm
+from hetero_core.kernels.operators.linear import GEMM, gemm
 from hetero_core.kernels.operators.quantization import restore_blocks, unpack_bits
 from hetero_core.kernels.operators.reductions import softmax_of
-from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
+from hetero_core.kernels.precision import Array, Floats, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import FLOAT32, INT64, SMALL_FLOATS, UINT8, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.kernels.windows import AUTO_PADS, SLIDING
 from hetero_core.network.graph import Node
-from hetero_core.network.types import ValueType
 
-Sizes = tuple[int, ...]
 _DOUBLE = frozenset({"float32", "float64"})
 
 
@@ -34,6 +33,9 @@ def fast_gelu_of(xp: Namespace, x: Array) -> Array:
     """Returns x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
     inner = x * (np.float32(0.044715 * sqrt(2 / pi)) * x * x + np.float32(sqrt(2 / pi)))
     return np.float32(0.5) * x * (1 + xp.tanh(inner))
+
+
+microsoft_kernel("Gelu", halves=(0,), dtypes=FLOAT32, without=("approximate",))(gelu)
 
 
 @microsoft_kernel("BiasGelu", halves=(0,), dtypes=FLOAT32)
@@ -99,13 +101,7 @@ _GEMM_ACTIVATIONS = (
 _CONV_ACTIVATIONS = ("", "Clip", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 
 
-@microsoft_kernel(
-    "FusedGemm",
-    halves=(0,),
-    dtypes=FLOAT32,
-    choices={**_TURNS, "activation": _GEMM_ACTIVATIONS},
-    shared={"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
-)
+@microsoft_kernel("FusedGemm", halves=(0,), dtypes=FLOAT32, choices={**_TURNS, "activation": _GEMM_ACTIVATIONS}, shared=GEMM)
 def fused_gemm(
     xp: Namespace,
     a: Array,
@@ -122,7 +118,7 @@ def fused_gemm(
     return activate(xp, y, activation.casefold(), activation_alpha, activation_beta)
 
 
-def _refuse_conv_parameters(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_conv_parameters(node: Node, input_types: InputTypes) -> str | None:
     """Refuses an activation without its parameters."""
     name = str(node.attributes.get("activation", ""))
     needed = {"LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}.get(name, 0)
@@ -147,7 +143,7 @@ def fused_conv(
     z: Array | None = None,
     *,
     activation: str = "",
-    activation_params: tuple[float, ...] = (),
+    activation_params: Floats = (),
     **geometry: Any,
 ) -> Array:
     """Returns activation(conv(x, w) + b + z)."""
@@ -177,7 +173,7 @@ _NO_LIMIT = float("inf")
 _UNREAD = {"swiglu_fusion": 0, "swiglu_limit_after_activation": 0, "use_sparse_mixer": 0}
 _ACTIVATION = {"activation_alpha": 1.0, "activation_beta": 0.0, "activation_type": "relu", "swiglu_limit": _NO_LIMIT}
 """The attributes that `activate_expert` takes, with their defaults."""
-_SHARED_CHOICES = {
+_CHOICES = {
     "activation_type": _ACTIVATIONS,
     "normalize_routing_weights": (0, 1),
     "swiglu_fusion": (0, 1),
@@ -220,7 +216,7 @@ def activate_expert(
     return xp.maximum(x, np.float32(0)) if activation_type == "relu" else x
 
 
-def refuse_fusion(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def refuse_fusion(node: Node, input_types: InputTypes) -> str | None:
     """Refuses SwiGLU with separate gates and values, which ONNX Runtime's CPU kernels do not run."""
     is_swiglu = node.attributes.get("activation_type", "relu") == "swiglu"
     if is_swiglu and node.attributes.get("swiglu_fusion", 0) != 1:
@@ -228,9 +224,7 @@ def refuse_fusion(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     return None
 
 
-@microsoft_kernel(
-    "MoE", halves=(0,), dtypes=FLOAT32, choices=_SHARED_CHOICES, refuse=refuse_fusion, shared=_ACTIVATION, unread=_UNREAD
-)
+@microsoft_kernel("MoE", halves=(0,), dtypes=FLOAT32, choices=_CHOICES, refuse=refuse_fusion, shared=_ACTIVATION, unread=_UNREAD)
 def mixture_of_experts(
     xp: Namespace,
     x: Array,
@@ -257,14 +251,11 @@ def mixture_of_experts(
     return sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], products, activation).reshape(x.shape)
 
 
+Products = tuple[tuple[Callable[[int], Array], Array | None], ...]
+
+
 def sum_experts(
-    xp: Namespace,
-    rows: Array,
-    experts: Array,
-    weights: Array,
-    count: int,
-    products: tuple[tuple[Callable[[int], Array], Array | None], ...],
-    activation: Mapping[str, Any],
+    xp: Namespace, rows: Array, experts: Array, weights: Array, count: int, products: Products, activation: Mapping[str, Any]
 ) -> Array:
     """Returns the weighted sum over the experts of each token; every expert sees all tokens, and counts if it was chosen.
 
@@ -282,7 +273,7 @@ def sum_experts(
     return y
 
 
-def _refuse_quantization(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_quantization(node: Node, input_types: InputTypes) -> str | None:
     """Refuses weights that are laid out for a single engine, and scales of 8 bits."""
     if node.attributes.get("weights_prepacked", -1) == 1:
         return f"weights_prepacked of {node.operator} is 1, a layout of one execution provider; implemented: raw weights"
@@ -295,7 +286,7 @@ def _refuse_quantization(node: Node, input_types: tuple[ValueType | None, ...]) 
         *(SMALL_FLOATS, SMALL_FLOATS, UINT8, SMALL_FLOATS, SMALL_FLOATS, UINT8, SMALL_FLOATS, SMALL_FLOATS),
         *(UINT8, SMALL_FLOATS, SMALL_FLOATS, UINT8, UINT8, UINT8, SMALL_FLOATS),
     ),
-    choices={**_SHARED_CHOICES, "quant_type": ("int",), "expert_weight_bits": (2, 4, 8), "accuracy_level": (0, 1, 2, 3, 4)},
+    choices={**_CHOICES, "quant_type": ("int",), "expert_weight_bits": (2, 4, 8), "accuracy_level": (0, 1, 2, 3, 4)},
     refuse=_refuse_quantization,
     shared=_ACTIVATION,
     unread={**_UNREAD, "accuracy_level": 0, "quant_type": "int", "weights_prepacked": -1},

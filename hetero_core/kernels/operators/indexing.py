@@ -2,6 +2,7 @@
 
 Negative indices count from the end; an index outside is an error on the host. Scatter operators copy their input first.
 """
+# ruff: noqa: A002  # ONNX's names of attributes
 
 from __future__ import annotations
 
@@ -10,24 +11,12 @@ from math import ceil, prod
 import numpy as np
 
 from hetero_core.kernels.arrays import assign, combine, lay_out, require_within, take
-from hetero_core.kernels.operators.layout import pad_all, range_
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import (
-    ANY,
-    BOOL,
-    COMPLEX,
-    FLOAT32,
-    INDEX,
-    INT32,
-    INT64,
-    NUMBERS,
-    STRING,
-    Dtypes,
-    kernel,
-    microsoft_kernel,
-)
+from hetero_core.kernels.operators.layout import RANGED, identity, pad_all, range_, slice_
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axis, widen
+from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 
 @kernel("Gather", since=(1, 11, 13), dtypes=(ANY, INDEX))
@@ -44,15 +33,10 @@ def gather_elements(xp: Namespace, x: Array, indices: Array, *, axis: int = 0) -
 
 def grid_of(xp: Namespace, indices: Array, rank: int, axis: int) -> tuple[Array, ...]:
     """Returns index arrays that walk the shape of `indices`, with `indices` itself along the axis."""
-    grid = []
-    for dimension in range(rank):
-        if dimension == axis:
-            grid.append(indices)
-            continue
-        shape = [1] * rank
-        shape[dimension] = -1
-        grid.append(xp.arange(indices.shape[dimension]).reshape(shape))
-    return tuple(grid)
+    return tuple(
+        indices if place == axis else xp.arange(indices.shape[place]).reshape((-1, *(1,) * (rank - place - 1)))
+        for place in range(rank)
+    )
 
 
 @microsoft_kernel("GatherND", dtypes=(ANY, INDEX), without=("batch_dims",))
@@ -63,20 +47,14 @@ def gather_nd(xp: Namespace, x: Array, indices: Array, *, batch_dims: int = 0) -
     coordinates = tuple(require_within(indices[..., position], x.shape[batch_dims + position]) for position in range(depth))
     if batch_dims == 0:
         return xp.asarray(x[coordinates])
-    rank = indices.ndim - 1
-    batches = []
-    for axis in range(batch_dims):
-        shape = [1] * rank
-        shape[axis] = -1
-        batches.append(xp.arange(x.shape[axis], dtype=np.int64).reshape(shape))
-    return xp.asarray(x[(*batches, *coordinates)])
+    return xp.asarray(x[(*grid_of(xp, indices, indices.ndim - 1, -1)[:batch_dims], *coordinates)])
 
 
-_REDUCTION = ("none", "add", "mul", "max", "min")
-_DATA: Dtypes = NUMBERS | BOOL | COMPLEX | STRING
+_REDUCED = ("none", "add", "mul", "max", "min")
+_DATA = NUMBERS | BOOL | COMPLEX | STRING
 
 
-def _refuse_reduction(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_reduction(node: Node, input_types: InputTypes) -> str | None:
     """Refuses reductions without a meaning: sums of strings, the greater of two complex numbers."""
     reduction, data_type = node.attributes.get("reduction", "none"), input_types[0]
     dtype = data_type.dtype if isinstance(data_type, TensorType) else None
@@ -92,19 +70,15 @@ def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *,
     return assign(x.copy(), grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim)), updates)
 
 
-@kernel(
-    "ScatterElements", since=(16, 18), dtypes=(_DATA, INDEX, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction
-)
-def scatter_reduced_elements(
-    xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none"
-) -> Array:
+@kernel("ScatterElements", since=(16, 18), dtypes=(_DATA, INDEX, _DATA), choices={"reduction": _REDUCED}, refuse=_refuse_reduction)
+def scatter_reduced(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
     """Returns x with the updates written, or combined with the elements there."""
     grid = grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))
     return _write(xp, x, grid, updates, reduction)
 
 
 @kernel("ScatterND", since=(11, 13), dtypes=(ANY, INT64, ANY), without=("reduction",))
-@kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCTION}, refuse=_refuse_reduction)
+@kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCED}, refuse=_refuse_reduction)
 def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     """Returns x with the addressed slices replaced, or combined with the elements there."""
     return _write(xp, x, _coordinates(xp, x, indices), updates, reduction)
@@ -149,39 +123,23 @@ def tensor_scatter(
     return present
 
 
-@kernel("ArgMax", since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
-@kernel("ArgMax", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
-def arg_max(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """Returns the position of the first (or last) largest element along the axis."""
-    return _find_extreme(xp, xp.argmax, x, axis, keepdims, select_last_index)
+def _register_search(op_type: str, search: str) -> None:
+    @kernel(op_type, since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
+    @kernel(op_type, since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
+    def find_extreme(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+        wide, place = widen(x), normalize_axis(axis, x.ndim)
+        positions = getattr(xp, search)(xp.flip(wide, axis=place) if select_last_index else wide, axis=place)
+        positions = xp.asarray(x.shape[place] - 1 - positions if select_last_index else positions, dtype=np.int64)
+        return xp.expand_dims(positions, place) if keepdims else positions
 
 
-@kernel("ArgMin", since=(1, 11), dtypes=NUMBERS, without=("select_last_index",))
-@kernel("ArgMin", since=(12, 13), dtypes=NUMBERS, choices={"select_last_index": (0, 1)})
-def arg_min(xp: Namespace, x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """Returns the position of the first (or last) smallest element along the axis."""
-    return _find_extreme(xp, xp.argmin, x, axis, keepdims, select_last_index)
-
-
-def _find_extreme(xp: Namespace, search: Array, x: Array, axis: int, keepdims: int, last: int) -> Array:
-    wide = widen(x)
-    resolved = normalize_axis(axis, x.ndim)
-    positions = search(xp.flip(wide, axis=resolved) if last else wide, axis=resolved)
-    positions = xp.asarray(x.shape[resolved] - 1 - positions if last else positions, dtype=np.int64)
-    return xp.expand_dims(positions, resolved) if keepdims else positions
+_register_search("ArgMax", "argmax")
+_register_search("ArgMin", "argmin")
 
 
 @kernel("TopK", since=(10,), dtypes=(NUMBERS, INT64), host=(1,), outputs=2, without=("largest", "sorted"))
 @kernel("TopK", since=(11, 24), dtypes=(NUMBERS, INT64), host=(1,), choices={"largest": (0, 1), "sorted": (0, 1)}, outputs=2)
-def top_k(
-    xp: Namespace,
-    x: Array,
-    k: Array,
-    *,
-    axis: int = -1,
-    largest: int = 1,
-    sorted: int = 1,  # noqa: A002 - ONNX's name
-) -> tuple[Array, Array]:
+def top_k(xp: Namespace, x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
     """Returns the k largest (or smallest) elements along the axis in order, and their positions; the lower position wins a tie.
 
     Without `sorted` any order is allowed; the result is sorted, too.
@@ -252,13 +210,7 @@ def non_zero(xp: Namespace, x: Array) -> Array:
 
 
 @kernel("Unique", since=(11, 28), dtypes=ANY, choices={"sorted": (0, 1)}, outputs=4, runs_on_host=True)
-def unique(
-    xp: Namespace,
-    x: Array,
-    *,
-    axis: int | None = None,
-    sorted: int = 1,  # noqa: A002 - ONNX's name
-) -> tuple[Array, ...]:
+def unique(xp: Namespace, x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, ...]:
     """Returns the distinct slices along the axis (or elements), first positions, inverse positions, and counts.
 
     In ascending order, or in order of first appearance if sorted is 0.
@@ -327,9 +279,7 @@ def _count_padded(x: Array, pads: Array, value: Array | None = None, *, mode: st
     return int(prod(size + begin + end for size, begin, end in zip(x.shape, begins, ends, strict=True))) * int(x.itemsize)
 
 
-@microsoft_kernel(
-    "Range", dtypes=frozenset({"int16", "int32", "int64", "float32", "float64"}), host=(0, 1, 2), count_bytes=_count_range
-)
+@microsoft_kernel("Range", dtypes=RANGED, host=(0, 1, 2), count_bytes=_count_range)
 def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
     """Returns the numbers from start up to limit by delta, or by 1 without it."""
     step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
@@ -353,11 +303,8 @@ def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = No
 @microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)
 def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
     """Returns the values in order of first appearance, the index of each element's value, and the count of each value."""
-    values, first, places, counts = np.unique(x, return_index=True, return_inverse=True, return_counts=True)
-    order = np.argsort(first, kind="stable")
-    ranks = np.empty_like(order)
-    ranks[order] = np.arange(len(order))
-    return values[order], ranks[places.reshape(x.shape)].astype(np.int64), counts[order].astype(np.int64)
+    values, _, places, counts = unique(xp, x, sorted=0)
+    return values, places.reshape(x.shape), counts
 
 
 @microsoft_kernel("DynamicTimeWarping", dtypes=FLOAT32, runs_on_host=True)
@@ -412,13 +359,13 @@ def parametric_softplus(xp: Namespace, x: Array, *, alpha: float, beta: float) -
 
 
 @kernel("ImageScaler", since=(0,), dtypes=FLOAT32)
-def image_scaler(xp: Namespace, x: Array, *, bias: tuple[float, ...], scale: float = 1.0) -> Array:
+def image_scaler(xp: Namespace, x: Array, *, bias: Floats, scale: float = 1.0) -> Array:
     """Returns scale x plus a bias for each channel."""
     return np.float32(scale) * x + xp.asarray(bias, dtype=np.float32).reshape((-1, 1, 1))
 
 
 @kernel("Crop", since=(0,), dtypes=FLOAT32)
-def crop(xp: Namespace, x: Array, *, border: tuple[int, ...], scale: tuple[int, ...] = ()) -> Array:
+def crop(xp: Namespace, x: Array, *, border: Integers, scale: Integers = ()) -> Array:
     """Returns the image without its border (left, top, right, bottom), or a piece of the size `scale` from left and top on."""
     left, top, right, bottom = border
     height, width = x.shape[2:]
@@ -431,15 +378,8 @@ def crop(xp: Namespace, x: Array, *, border: tuple[int, ...], scale: tuple[int, 
 @kernel("DynamicSlice", since=(0,), dtypes=(ANY, INDEX, INDEX, INDEX), host=(1, 2, 3))
 def dynamic_slice(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None) -> Array:
     """Returns a slice; bounds beyond an axis are taken to its end."""
-    picked = [slice(None)] * x.ndim
-    places = range(len(starts)) if axes is None else integers_of(axes)
-    for axis, start, end in zip(places, integers_of(starts), integers_of(ends), strict=True):
-        picked[normalize_axis(axis, x.ndim)] = slice(start, end)
-    return x[tuple(picked)]
+    return slice_(xp, x, starts, ends, axes)
 
 
-@kernel("MemcpyFromHost", since=(0,), dtypes=ANY)
-@kernel("MemcpyToHost", since=(0,), dtypes=ANY)
-def copy_between_memories(xp: Namespace, x: Array) -> Array:
-    """Returns x."""
-    return x
+kernel("MemcpyFromHost", since=(0,), dtypes=ANY)(identity)
+kernel("MemcpyToHost", since=(0,), dtypes=ANY)(identity)

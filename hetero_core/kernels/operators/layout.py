@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -9,13 +10,12 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.arrays import assign, bring
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import ValueType
 
 _NEW = (21, 23, 24, 25)
-Sizes = tuple[int, ...]
 
 
 @kernel("Identity", since=(1, 13, 14, 16, 19, *_NEW), dtypes=ANY)
@@ -31,12 +31,12 @@ def reshape(xp: Namespace, x: Array, shape: Array, *, allowzero: int = 0) -> Arr
 
 
 @kernel("Reshape", since=(1,), dtypes=ANY)
-def reshape_by_attribute(xp: Namespace, x: Array, *, shape: Sizes) -> Array:
+def reshape_by_attribute(xp: Namespace, x: Array, *, shape: Integers) -> Array:
     """Returns x in the shape of the attribute."""
     return _reshape(x, shape, keeps_zero=False)
 
 
-def _reshape(x: Array, shape: Sizes, *, keeps_zero: bool) -> Array:
+def _reshape(x: Array, shape: Integers, *, keeps_zero: bool) -> Array:
     copied = [axis for axis, size in enumerate(shape) if size == 0 and not keeps_zero]
     sizes = [x.shape[axis] if axis in copied else size for axis, size in enumerate(shape)]
     if -1 in sizes and 0 in sizes:
@@ -57,7 +57,7 @@ def flatten(xp: Namespace, x: Array, *, axis: int = 1) -> Array:
 
 
 @kernel("Transpose", since=(1, 13, *_NEW), dtypes=ANY)
-def transpose(xp: Namespace, x: Array, *, perm: Sizes | None = None) -> Array:
+def transpose(xp: Namespace, x: Array, *, perm: Integers | None = None) -> Array:
     """Returns x with its axes in the order `perm`, reversed without it."""
     return xp.transpose(x, perm)
 
@@ -69,12 +69,12 @@ def squeeze(xp: Namespace, x: Array, axes: Array | None = None) -> Array:
 
 
 @kernel("Squeeze", since=(1, 11), dtypes=ANY)
-def squeeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes | None = None) -> Array:
+def squeeze_by_attribute(xp: Namespace, x: Array, *, axes: Integers | None = None) -> Array:
     """Returns x without the axes, or without every axis of size 1."""
     return _squeeze(x, axes)
 
 
-def _squeeze(x: Array, axes: Sizes | None) -> Array:
+def _squeeze(x: Array, axes: Integers | None) -> Array:
     dropped = {axis for axis, size in enumerate(x.shape) if size == 1} if axes is None else set(normalize_axes(axes, x.ndim))
     wrong = [axis for axis in sorted(dropped) if x.shape[axis] != 1]
     if wrong:
@@ -89,7 +89,7 @@ def unsqueeze(xp: Namespace, x: Array, axes: Array) -> Array:
 
 
 @kernel("Unsqueeze", since=(1, 11), dtypes=ANY)
-def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Sizes) -> Array:
+def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Integers) -> Array:
     """Returns x with new axes of size 1, which the axes name in the result."""
     rank = x.ndim + len(axes)
     added = normalize_axes(axes, rank)
@@ -145,17 +145,13 @@ def split(
 
 
 @kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None)
-def split_equally(
-    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1
-) -> tuple[Array, ...]:
+def split_evenly(xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1) -> tuple[Array, ...]:
     """Returns parts of the given sizes, or equal parts for all outputs."""
-    return split_by_attribute(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
+    return split_by_sizes(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
 
 
 @kernel("Split", since=(2, 11), dtypes=ANY, outputs=None)
-def split_by_attribute(
-    xp: Namespace, x: Array, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
-) -> tuple[Array, ...]:
+def split_by_sizes(xp: Namespace, x: Array, *, axis: int = 0, split: Integers = (), output_count: int = 1) -> tuple[Array, ...]:
     """Returns parts of the given sizes, or equal parts for all outputs."""
     if split:
         return _split(x, split, axis)
@@ -165,7 +161,7 @@ def split_by_attribute(
     return _split(x, (length // output_count,) * output_count, axis)
 
 
-def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_two_splits(node: Node, input_types: InputTypes) -> str | None:
     """Refuses lengths as an attribute and as an input: ONNX does not say which of them count."""
     if "split" in node.attributes and any(node.inputs[1:]):
         return f"{node.operator} has lengths both as the attribute split and as an input"
@@ -174,21 +170,17 @@ def _refuse_two_splits(node: Node, input_types: tuple[ValueType | None, ...]) ->
 
 @kernel("Split", since=(1,), dtypes=(ANY, FLOATS | INDEX), host=(1,), outputs=None, refuse=_refuse_two_splits)
 def split_by_either(
-    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sizes | None = None, output_count: int = 1
+    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Integers | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
     """Returns parts of the sizes, of the attribute or the input, or equal parts for all outputs; axis is 0 by default, as in version 2."""
-    return split_by_attribute(xp, x, axis=axis, split=split or integers_of(sizes), output_count=output_count)
+    return split_by_sizes(xp, x, axis=axis, split=split or integers_of(sizes), output_count=output_count)
 
 
-def _split(x: Array, sizes: Sizes, axis: int) -> tuple[Array, ...]:
+def _split(x: Array, sizes: Integers, axis: int) -> tuple[Array, ...]:
     ahead = (slice(None),) * normalize_axis(axis, x.ndim)
     if sum(sizes) != x.shape[len(ahead)]:
         raise ValueError(f"parts of {sizes} do not make up an axis of {x.shape[len(ahead)]}")
-    parts, begin = [], 0
-    for size in sizes:
-        parts.append(x[(*ahead, slice(begin, begin + size))])
-        begin += size
-    return tuple(parts)
+    return tuple(x[(*ahead, slice(end - size, end))] for size, end in zip(sizes, accumulate(sizes), strict=True))
 
 
 @kernel("DepthToSpace", since=(1, 11, 13, 28), dtypes=ANY, choices={"mode": ("DCR", "CRD")})
@@ -263,14 +255,12 @@ def slice_(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | No
 
 
 @kernel("Slice", since=(1,), dtypes=ANY)
-def slice_by_attributes(
-    xp: Namespace, x: Array, *, axes: tuple[int, ...] | None = None, ends: tuple[int, ...], starts: tuple[int, ...]
-) -> Array:
+def slice_by_attributes(xp: Namespace, x: Array, *, axes: Integers | None = None, ends: Integers, starts: Integers) -> Array:
     """Returns x[start:end] along the axes."""
     return _slice(x, starts, ends, tuple(range(len(starts))) if axes is None else axes, (1,) * len(starts))
 
 
-def _slice(x: Array, begins: tuple[int, ...], stops: tuple[int, ...], axes: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+def _slice(x: Array, begins: Integers, stops: Integers, axes: Integers, strides: Integers) -> Array:
     picked = [slice(None)] * x.ndim
     for begin, stop, axis, stride in zip(begins, stops, axes, strides, strict=True):
         resolved = normalize_axis(axis, x.ndim)
@@ -332,36 +322,26 @@ def trilu(xp: Namespace, x: Array, k: Array | None = None, *, upper: int = 1) ->
     return y
 
 
-@kernel("CumSum", since=(11, 14), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
-def cumulative_sum(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Returns running sums along the axis; exclusive sums leave their own element out."""
-    wide = widen(x)
-    return _accumulate(xp, xp.cumsum, x, wide, integers_of(axis)[0], exclusive, reverse, 0)
+def _register_running(op_type: str, since: Integers, function: str, neutral: int) -> None:
+    @kernel(op_type, since=since, dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
+    def accumulate_along(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+        """Returns running sums or products along the axis; exclusive ones leave their own element out."""
+        place, wide = normalize_axis(integers_of(axis)[0], x.ndim), widen(x)
+        ahead = (slice(None),) * place
+        backward = (*ahead, slice(None, None, -1))
+        totals = getattr(xp, function)(wide[backward] if reverse else wide, axis=place, dtype=wide.dtype)
+        if exclusive:
+            first = xp.full_like(totals[(*ahead, slice(0, 1))], neutral)
+            totals = xp.concatenate([first, totals[(*ahead, slice(0, -1))]], axis=place)
+        return narrow(totals[backward] if reverse else totals, x.dtype)
 
 
-@kernel("CumProd", since=(26,), dtypes=(NUMBERS, INDEX), host=(1,), choices={"exclusive": (0, 1), "reverse": (0, 1)})
-def cumulative_product(xp: Namespace, x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """Returns running products along the axis; exclusive sums leave their own element out."""
-    wide = widen(x)
-    return _accumulate(xp, xp.cumprod, x, wide, integers_of(axis)[0], exclusive, reverse, 1)
-
-
-def _accumulate(
-    xp: Namespace, accumulate: Array, x: Array, wide: Array, axis: int, exclusive: int, reverse: int, neutral: int
-) -> Array:
-    ahead = (slice(None),) * normalize_axis(axis, x.ndim)
-    backward = (*ahead, slice(None, None, -1))
-    totals = wide[backward] if reverse else wide
-    totals = accumulate(totals, axis=axis, dtype=wide.dtype)
-    if exclusive:
-        first = xp.full_like(totals[(*ahead, slice(0, 1))], neutral)
-        totals = xp.concatenate([first, totals[(*ahead, slice(0, -1))]], axis=axis)
-    return narrow(totals[backward] if reverse else totals, x.dtype)
+_register_running("CumSum", (11, 14), "cumsum", 0)
+_register_running("CumProd", (26,), "cumprod", 1)
 
 
 _MODES = ("constant", "reflect", "edge", "wrap")
 """ONNX has `wrap` since version 19; PyTorch exports it in version 18, and ONNX Runtime runs it in every version."""
-Pads = tuple[int, ...]
 
 
 @kernel("Pad", since=(18, 19, 21, 23, 24, 25), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES})
@@ -379,26 +359,24 @@ def pad_all(xp: Namespace, x: Array, pads: Array, constant_value: Array | None =
 
 
 @kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES})
-def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Pads, value: float = 0.0) -> Array:
+def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Integers, value: float = 0.0) -> Array:
     """Returns x with a border on every axis; negative pads cut."""
     return _pad(xp, x, _spread_pads(pads, None, x.ndim), xp.full((), value, dtype=x.dtype), mode)
 
 
 @kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
-def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Pads, value: float = 0.0) -> Array:
+def pad_by_first_attributes(xp: Namespace, x: Array, *, mode: str = "constant", paddings: Integers, value: float = 0.0) -> Array:
     """Returns the result of Pad-2; the attribute is named `paddings`."""
     return pad_by_attributes(xp, x, mode=mode, pads=paddings, value=value)
 
 
-def _spread_pads(pads: Pads, axes: Array | None, rank: int) -> list[tuple[int, int]]:
+def _spread_pads(pads: Integers, axes: Array | None, rank: int) -> list[tuple[int, int]]:
     """Returns (begin, end) for every axis."""
     named = tuple(range(rank)) if axes is None else normalize_axes(integers_of(axes), rank)
     if len(pads) != 2 * len(named):
         raise ValueError(f"{len(pads)} pads are given for {len(named)} axes")
-    spread = [(0, 0)] * rank
-    for index, axis in enumerate(named):
-        spread[axis] = (pads[index], pads[index + len(named)])
-    return spread
+    pairs = dict(zip(named, zip(pads[: len(named)], pads[len(named) :], strict=True), strict=True))
+    return [pairs.get(axis, (0, 0)) for axis in range(rank)]
 
 
 def _pad(xp: Namespace, x: Array, pads: list[tuple[int, int]], value: Array | None, mode: str) -> Array:
@@ -444,7 +422,7 @@ def find_sources(size: int, begin: int, end: int, mode: str) -> list[int]:
 
 
 @kernel("CenterCropPad", since=(18,), dtypes=(ANY, INDEX), host=(1,))
-def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: tuple[int, ...] | None = None) -> Array:
+def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: Integers | None = None) -> Array:
     """Returns the center of x in the wanted sizes, cut or surrounded by zeros."""
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(axes, x.ndim)
     pads = [(0, 0)] * x.ndim
@@ -456,10 +434,10 @@ def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: tuple[int, .
     return _pad(xp, x, pads, None, "constant")
 
 
-_NUMBERS_OF_RANGE = frozenset({"float32", "float64", "int16", "int32", "int64"})
+RANGED = frozenset({"float32", "float64", "int16", "int32", "int64"})
 
 
-@kernel("Range", since=(11,), dtypes=_NUMBERS_OF_RANGE, host=(0, 1, 2))
+@kernel("Range", since=(11,), dtypes=RANGED, host=(0, 1, 2))
 def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
     """Returns start, start + delta, ... below the limit (above it for a negative delta)."""
     first, end, step = (np.asarray(value).reshape(-1)[0] for value in (start, limit, delta))
@@ -470,13 +448,7 @@ def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
     return xp.asarray(xp.arange(count).astype(start.dtype) * step + first, dtype=start.dtype)
 
 
-@kernel(
-    "Range",
-    since=(27,),
-    dtypes=_NUMBERS_OF_RANGE | {"float16", "bfloat16"},
-    host=(0, 1, 2),
-    choices={"stash_type": (1,)},
-)
+@kernel("Range", since=(27,), dtypes=RANGED | {"float16", "bfloat16"}, host=(0, 1, 2), choices={"stash_type": (1,)})
 def range_stashed(xp: Namespace, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
     """Returns the result of Range-11; small floats are computed in float32."""
     return range_(xp, widen(start), widen(limit), widen(delta)).astype(start.dtype)
@@ -509,11 +481,9 @@ def one_hot(xp: Namespace, indices: Array, depth: Array, values: Array, *, axis:
     """
     count = integers_of(depth)[0]
     place = normalize_axis(axis, indices.ndim + 1)
-    shape = [1] * (indices.ndim + 1)
-    shape[place] = count
     indices = indices.astype(np.int64)
     wrapped = xp.expand_dims(xp.where(indices < 0, indices + count, indices), place)
-    hot = xp.arange(count, dtype=np.int64).reshape(shape) == wrapped
+    hot = xp.arange(count, dtype=np.int64).reshape((-1, *(1,) * (indices.ndim - place))) == wrapped
     return xp.where(hot, values[1], values[0])
 
 
@@ -572,16 +542,10 @@ def split_to_sequence(xp: Namespace, x: Array, split: Array | None = None, *, ax
     length = x.shape[place]
     if split is None and not keepdims:
         return [xp.asarray(x[(*ahead, index)], dtype=x.dtype) for index in range(length)]
+    sizes = (1,) if split is None else integers_of(split)
     if split is None or split.ndim == 0:
-        size = 1 if split is None else integers_of(split)[0]
-        sizes = [min(size, length - begin) for begin in range(0, length, size)]
-    else:
-        sizes = list(integers_of(split))
-    parts, begin = [], 0
-    for size in sizes:
-        parts.append(x[(*ahead, slice(begin, begin + size))])
-        begin += size
-    return parts
+        sizes = tuple(min(sizes[0], length - begin) for begin in range(0, length, sizes[0]))
+    return list(_split(x, sizes, axis))
 
 
 @kernel("Optional", since=(15, 28), dtypes=ANY)

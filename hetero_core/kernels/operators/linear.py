@@ -1,8 +1,10 @@
 """Matrix products: MatMul, Gemm, Einsum. Small floats are multiplied and summed in float32."""
+# ruff: noqa: N803  # ONNX's names of attributes
 
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from hetero_core.kernels.operators.elementwise import align
 from hetero_core.kernels.precision import Array, Namespace, multiply, narrow, widen
@@ -30,8 +32,8 @@ def gemm(
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    transA: int = 0,  # noqa: N803 - ONNX's name
-    transB: int = 0,  # noqa: N803 - ONNX's name
+    transA: int = 0,
+    transB: int = 0,
 ) -> Array:
     """Returns alpha * A @ B + beta * C, with A and B transposed on demand and C broadcast."""
     left, right = widen(a), widen(b)
@@ -44,24 +46,17 @@ def gemm(
     return narrow(y, a.dtype)
 
 
-@kernel("Gemm", since=(1, 6), dtypes=FLOATS, choices={"broadcast": (0, 1)})
-def gemm_with_broadcast(
-    xp: Namespace,
-    a: Array,
-    b: Array,
-    c: Array,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    broadcast: int = 0,
-    transA: int = 0,  # noqa: N803 - ONNX's name
-    transB: int = 0,  # noqa: N803 - ONNX's name
-) -> Array:
+GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+"""The attributes of Gemm with their defaults, for operators that hand them on."""
+
+
+@kernel("Gemm", since=(1, 6), dtypes=FLOATS, choices={"broadcast": (0, 1)}, shared=GEMM)
+def gemm_with_broadcast(xp: Namespace, a: Array, b: Array, c: Array, *, broadcast: int = 0, **product: Any) -> Array:
     """Returns alpha * A @ B + beta * C; C has the result's shape unless broadcast is 1."""
-    shape = (a.shape[1 if transA else 0], b.shape[0 if transB else 1])
+    shape = (a.shape[1 if product.get("transA") else 0], b.shape[0 if product.get("transB") else 1])
     if not broadcast and c.shape != shape:
         raise ValueError(f"C has shape {c.shape}, the product {shape}, and broadcast is 0")
-    return gemm(xp, a, b, align(xp.empty(shape), c, None), alpha=alpha, beta=beta, transA=transA, transB=transB)
+    return gemm(xp, a, b, align(xp.empty(shape), c, None), **product)
 
 
 @kernel("Einsum", since=(12, 28), dtypes=NUMBERS)

@@ -16,15 +16,16 @@ import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.kernels.arrays import take
-from hetero_core.kernels.operators.ml_models import NUMERIC, InputTypes, as_rows
-from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.kernels.operators.ml_models import NUMERIC, as_rows, choose_list
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts
 from hetero_core.kernels.registry import FLOAT32, INT64, STRING, Dtypes, ml_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import MapType, TensorType, ValueType
+from hetero_core.network.types import MapType, TensorType
 
 
 @ml_kernel("Scaler", since=(1,), dtypes=NUMERIC)
-def scaler(xp: Namespace, x: Array, *, offset: tuple[float, ...] = (0.0,), scale: tuple[float, ...] = (1.0,)) -> Array:
+def scaler(xp: Namespace, x: Array, *, offset: Floats = (0.0,), scale: Floats = (1.0,)) -> Array:
     """Returns (x - offset) * scale as float32; a single value serves all features."""
     wide = x if x.dtype == np.float64 else x.astype(np.float32)
     return ((wide - xp.asarray(offset, dtype=wide.dtype)) * xp.asarray(scale, dtype=wide.dtype)).astype(np.float32)
@@ -54,13 +55,13 @@ def binarizer(xp: Namespace, x: Array, *, threshold: float = 0.0) -> Array:
 
 def _prepare_imputer(
     xp: Namespace,
-    input_types: InputTypes,
+    _: InputTypes,
     *,
-    imputed_value_floats: tuple[float, ...] = (),
-    imputed_value_int64s: tuple[int, ...] = (),
+    imputed_value_floats: Floats = (),
+    imputed_value_int64s: Integers = (),
     replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
-) -> tuple[tuple[float, ...], float]:
+) -> tuple[Floats, float]:
     if bool(imputed_value_floats) == bool(imputed_value_int64s):
         raise ValueError("needs the values to put in either as floats or as integers")
     if imputed_value_floats:
@@ -69,7 +70,7 @@ def _prepare_imputer(
 
 
 @ml_kernel("Imputer", since=(1,), dtypes=NUMERIC, prepare=_prepare_imputer)
-def imputer(xp: Namespace, x: Array, *, prepared: tuple[tuple[float, ...], float]) -> Array:
+def imputer(xp: Namespace, x: Array, *, prepared: tuple[Floats, float]) -> Array:
     """Returns x with the missing value (NaN, too) replaced by its feature's value, or by the common value."""
     values, missing = prepared
     if len(values) not in (1, x.shape[-1]):
@@ -79,7 +80,7 @@ def imputer(xp: Namespace, x: Array, *, prepared: tuple[tuple[float, ...], float
 
 
 @ml_kernel("FeatureVectorizer", since=(1,), dtypes=NUMERIC)
-def feature_vectorizer(xp: Namespace, *features: Array, inputdimensions: tuple[int, ...]) -> Array:
+def feature_vectorizer(xp: Namespace, *features: Array, inputdimensions: Integers) -> Array:
     """Returns the inputs side by side as float32, each cut or filled with zeros to its size."""
     if len(features) != len(inputdimensions):
         raise ValueError(f"{len(features)} inputs are given and {len(inputdimensions)} sizes")
@@ -146,12 +147,10 @@ def _look_up(lookup: Lookup, x: Array) -> Array:
         key, result = x.item(), np.empty(x.shape, lookup.dtype)
         result.fill(lookup.value_of_key.get(_NAN if key != key else key, lookup.default))
         return result
-    elements, get = x.ravel().tolist(), lookup.value_of_key.get
-    results = (
-        [get(_NAN if key != key else key, lookup.default) for key in elements]
-        if kind == "f"
-        else map(get, elements, repeat(lookup.default))
-    )
+    elements = x.ravel().tolist()
+    if kind == "f":
+        elements = [_NAN if key != key else key for key in elements]
+    results = map(lookup.value_of_key.get, elements, repeat(lookup.default))
     return np.fromiter(results, lookup.dtype, x.size).reshape(x.shape)
 
 
@@ -164,19 +163,19 @@ def _choose_one(kinds: Mapping[str, Any], what: str) -> tuple[str, Any]:
 
 def _prepare_label_encoder(
     xp: Namespace,
-    input_types: InputTypes,
+    types: InputTypes,
     *,
     default_float: float = -0.0,
     default_int64: int = -1,
     default_string: str = "_Unused",
     default_tensor: Any = None,
-    keys_floats: tuple[float, ...] | None = None,
-    keys_int64s: tuple[int, ...] | None = None,
-    keys_strings: tuple[str, ...] | None = None,
+    keys_floats: Floats | None = None,
+    keys_int64s: Integers | None = None,
+    keys_strings: Texts | None = None,
     keys_tensor: Any = None,
-    values_floats: tuple[float, ...] | None = None,
-    values_int64s: tuple[int, ...] | None = None,
-    values_strings: tuple[str, ...] | None = None,
+    values_floats: Floats | None = None,
+    values_int64s: Integers | None = None,
+    values_strings: Texts | None = None,
     values_tensor: Any = None,
 ) -> Lookup:
     _, keys = _choose_one({"floats": keys_floats, "int64s": keys_int64s, "strings": keys_strings, "tensor": keys_tensor}, "keys")
@@ -226,49 +225,33 @@ Pair = tuple[Lookup, Lookup]
 """From strings to integers, and back."""
 
 
-def _prepare_label_encoder_1(
-    xp: Namespace,
-    input_types: InputTypes,
-    *,
-    classes_strings: tuple[str, ...],
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-) -> Pair:
-    places = range(len(classes_strings))
-    return (
-        _build_lookup(classes_strings, places, default_int64, np.int64),
-        _build_lookup(places, classes_strings, default_string, object),
-    )
+def _build_pair(integers: Sequence[int], strings: Texts, default_int64: int = -1, default_string: str = "_Unused") -> Pair:
+    to_integers = _build_lookup(strings, integers, default_int64, np.int64)
+    return to_integers, _build_lookup(integers, strings, default_string, object)
 
 
-def _prepare_category_mapper(
-    xp: Namespace,
-    input_types: InputTypes,
-    *,
-    cats_int64s: tuple[int, ...],
-    cats_strings: tuple[str, ...],
-    default_int64: int = -1,
-    default_string: str = "_Unused",
-) -> Pair:
-    return (
-        _build_lookup(cats_strings, cats_int64s, default_int64, np.int64),
-        _build_lookup(cats_int64s, cats_strings, default_string, object),
-    )
+def _prepare_label_encoder_1(xp: Namespace, _: InputTypes, *, classes_strings: Texts, **defaults: Any) -> Pair:
+    return _build_pair(range(len(classes_strings)), classes_strings, **defaults)
 
 
-@ml_kernel("LabelEncoder", since=(1,), dtypes=frozenset({"string", "int64"}), runs_on_host=True, prepare=_prepare_label_encoder_1)
-@ml_kernel("CategoryMapper", since=(1,), dtypes=frozenset({"string", "int64"}), runs_on_host=True, prepare=_prepare_category_mapper)
+def _prepare_category_mapper(xp: Namespace, _: InputTypes, *, cats_int64s: Integers, cats_strings: Texts, **defaults: Any) -> Pair:
+    return _build_pair(cats_int64s, cats_strings, **defaults)
+
+
+_PAIR: dict[str, Any] = {"dtypes": INT64 | STRING, "shared": {"default_int64": -1, "default_string": "_Unused"}}
+
+
+@ml_kernel("LabelEncoder", since=(1,), runs_on_host=True, prepare=_prepare_label_encoder_1, **_PAIR)
+@ml_kernel("CategoryMapper", since=(1,), runs_on_host=True, prepare=_prepare_category_mapper, **_PAIR)
 def category_mapper(xp: Namespace, x: Array, *, prepared: Pair) -> Array:
     """Returns integers for strings, and strings for integers. Source: ONNX LabelEncoder-1, CategoryMapper-1."""
     return _look_up(prepared[0] if x.dtype == object else prepared[1], x)
 
 
 def _prepare_one_hot_encoder(
-    xp: Namespace, input_types: InputTypes, *, cats_int64s: tuple[int, ...] = (), cats_strings: tuple[str, ...] = (), zeros: int = 1
+    xp: Namespace, _: InputTypes, *, cats_int64s: Integers = (), cats_strings: Texts = (), zeros: int = 1
 ) -> tuple[Lookup, Array, bool]:
-    if bool(cats_int64s) == bool(cats_strings):
-        raise ValueError("needs its categories either as integers or as strings")
-    categories: tuple[Any, ...] = cats_int64s or cats_strings
+    categories = choose_list(cats_int64s, cats_strings, "categories")
     lookup = _build_lookup(categories, range(len(categories)), -1, np.int64)
     return lookup, np.arange(len(categories)), bool(zeros)
 
@@ -284,17 +267,11 @@ def one_hot_encoder(xp: Namespace, x: Array, *, prepared: tuple[Lookup, Array, b
 
 
 Map = dict[Any, Any]
-
-
 Keys = tuple[Any, ...]
 
 
-def _prepare_zip_map(
-    xp: Namespace, input_types: InputTypes, *, classlabels_int64s: tuple[int, ...] = (), classlabels_strings: tuple[str, ...] = ()
-) -> Keys:
-    if bool(classlabels_int64s) == bool(classlabels_strings):
-        raise ValueError("needs its keys either as integers or as strings")
-    return classlabels_int64s or classlabels_strings
+def _prepare_zip_map(xp: Namespace, _: InputTypes, *, classlabels_int64s: Integers = (), classlabels_strings: Texts = ()) -> Keys:
+    return choose_list(classlabels_int64s, classlabels_strings, "keys")
 
 
 @ml_kernel("ZipMap", since=(1,), dtypes=FLOAT32, runs_on_host=True, prepare=_prepare_zip_map)
@@ -319,7 +296,7 @@ def zip_map(xp: Namespace, x: Array, *, prepared: Keys) -> list[Map]:
 _CASTS: Mapping[str, Any] = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
 
 
-def _refuse_texts(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_texts(node: Node, input_types: InputTypes) -> str | None:
     """Refuses results that a single engine defines: the spelling of numbers, and the filler of a sparse vector of texts."""
     if node.attributes.get("cast_to", "TO_FLOAT") != "TO_STRING":
         return None
@@ -355,29 +332,18 @@ def cast_map(xp: Namespace, x: Map, *, cast_to: str = "TO_FLOAT", map_form: str 
     return y
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """The words in order, and the type and zero of the results."""
-
-    words: tuple[int | str, ...]
-    dtype: np.dtype[Any]
-    zero: float | str
+Vocabulary = tuple[tuple[int | str, ...], np.dtype[Any]]
+"""The words in order, and the type of the results."""
 
 
 def _prepare_dict_vectorizer(
-    xp: Namespace,
-    input_types: InputTypes,
-    *,
-    int64_vocabulary: tuple[int, ...] = (),
-    string_vocabulary: tuple[str, ...] = (),
+    xp: Namespace, input_types: InputTypes, *, int64_vocabulary: Integers = (), string_vocabulary: Texts = ()
 ) -> Vocabulary:
-    if bool(int64_vocabulary) == bool(string_vocabulary):
-        raise ValueError("needs its vocabulary either as integers or as strings")
+    words = choose_list(int64_vocabulary, string_vocabulary, "vocabulary")
     input_type = input_types[0]
     if not (isinstance(input_type, MapType) and isinstance(input_type.value, TensorType) and input_type.value.dtype is not None):
         raise ValueError("needs to know the element type of its map")
-    dtype = numpy_dtype(input_type.value.dtype)
-    return Vocabulary(int64_vocabulary or string_vocabulary, dtype, "" if dtype.kind == "O" else 0)
+    return words, numpy_dtype(input_type.value.dtype)
 
 
 @ml_kernel(
@@ -393,4 +359,5 @@ def dict_vectorizer(xp: Namespace, x: Map, *, prepared: Vocabulary) -> Array:
 
     The row is ONNX Runtime's; ONNX writes a vector. Both pass over keys that are not in the vocabulary.
     """
-    return np.asarray([[x.get(word, prepared.zero) for word in prepared.words]], dtype=prepared.dtype)
+    words, dtype = prepared
+    return np.asarray([[x.get(word, "" if dtype.kind == "O" else 0) for word in words]], dtype=dtype)

@@ -1,31 +1,38 @@
-"""Linear models and support vector machines of ai.onnx.ml, and the scores and labels of all its classifiers.
+"""Linear models, support vector machines and tree ensembles of ai.onnx.ml, and the scores and labels of all its classifiers.
 
 The scores of one row of x lie along the last axis. PROBIT is the approximation of ONNX Runtime and the reference evaluator, good to
 about 0.002 of the inverse error function. The formulas of support vector machines are libsvm's, which scikit-learn and ONNX Runtime
 share; the reference evaluator differs in the probabilities of three and more classes.
+
+All trees of an ensemble are one list of nodes and leaves, built on the host once; all rows walk down all trees at once, one level a step.
+A leaf's two ways lead back to it, so that early rows wait. Attributes that make no forest raise ValueError. ONNX leaves open the meaning
+of a forest of two classes that weighs only one of them, as gradient boosting and binary forests do. The kernel does what ONNX Runtime and
+the reference evaluator agree on: weights of the first class id are scores of the second class; without a transform, and without a negative
+weight, they are probabilities. The rest is refused. The label has the greatest score, the first of equals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from inspect import signature
 from itertools import combinations
 from math import pi
 from typing import Any
 
 import numpy as np
 
+from hetero_core.kernels.arrays import bring
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.operators.reductions import softmax_of
-from hetero_core.kernels.precision import Array, Namespace, widen
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts, widen
 from hetero_core.kernels.registry import FLOAT32, Dtypes, kernel, ml_kernel
-from hetero_core.network.types import ValueType
+from hetero_core.kernels.tables import InputTypes
 
 NUMERIC: Dtypes = frozenset({"float32", "float64", "int32", "int64"})
 """The element types that the operators of ai.onnx.ml compute on."""
-
-InputTypes = tuple[ValueType | None, ...]
-"""The known types of a node's inputs at the time when its attributes are prepared."""
 
 POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 """In the order of the numbers that TreeEnsemble-5 gives them."""
@@ -70,11 +77,16 @@ def as_rows(xp: Namespace, x: Array) -> Array:
     return rows if rows.dtype == np.float64 else widen(rows).astype(np.float32)
 
 
-def read_labels(integers: tuple[int, ...], strings: tuple[str, ...]) -> Array:
-    """Returns the class labels as a host array, int64 or object. Raises: ValueError."""
+def choose_list(integers: Integers, strings: Texts, what: str) -> tuple[Any, ...]:
+    """Returns the attribute that is given. Raises: ValueError for none or both."""
     if bool(integers) == bool(strings):
-        raise ValueError("needs its class labels either as integers or as strings")
-    return np.asarray(integers, dtype=np.int64) if integers else np.asarray(strings, dtype=object)
+        raise ValueError(f"needs its {what} either as integers or as strings")
+    return integers or strings
+
+
+def read_labels(integers: Integers, strings: Texts) -> Array:
+    """Returns the class labels as a host array, int64 or object. Raises: as `choose_list`."""
+    return np.asarray(choose_list(integers, strings, "class labels"), dtype=np.int64 if integers else object)
 
 
 def read_floats(values: Any, tensor: Any, name: str) -> Array:
@@ -111,17 +123,12 @@ class LinearModel:
     post_transform: str
 
 
-def _prepare(
-    xp: Namespace, coefficients: tuple[float, ...], intercepts: tuple[float, ...], scores: int, labels: Array, post_transform: str
-) -> LinearModel:
+def _prepare(xp: Namespace, coefficients: Floats, intercepts: Floats, scores: int, labels: Array, transform: str) -> LinearModel:
     if not coefficients or scores < 1 or len(coefficients) % scores or len(intercepts) not in (0, scores):
         raise ValueError(f"has {len(coefficients)} coefficients and {len(intercepts)} intercepts for {scores} scores")
     table = np.asarray(coefficients, dtype=np.float32).reshape((scores, -1)).T.tolist()
     return LinearModel(
-        xp.asarray(table, dtype=np.float32),
-        xp.asarray(intercepts or (0.0,) * scores, dtype=np.float32),
-        labels,
-        post_transform,
+        xp.asarray(table, dtype=np.float32), xp.asarray(intercepts or (0.0,) * scores, dtype=np.float32), labels, transform
     )
 
 
@@ -133,14 +140,14 @@ def _score(xp: Namespace, model: LinearModel, x: Array) -> Array:
     return xp.matmul(rows, table.astype(rows.dtype)) + model.intercepts.astype(rows.dtype)
 
 
-def _prepare_classifier(
+def _prepare_linear(
     xp: Namespace,
-    input_types: InputTypes,
+    _: InputTypes,
     *,
-    classlabels_ints: tuple[int, ...] = (),
-    classlabels_strings: tuple[str, ...] = (),
-    coefficients: tuple[float, ...],
-    intercepts: tuple[float, ...] = (),
+    classlabels_ints: Integers = (),
+    classlabels_strings: Texts = (),
+    coefficients: Floats,
+    intercepts: Floats = (),
     multi_class: int = 0,
     post_transform: str = "NONE",
 ) -> LinearModel:
@@ -157,9 +164,7 @@ def _prepare_classifier(
     return _prepare(xp, coefficients, intercepts, scores, labels, post_transform)
 
 
-@ml_kernel(
-    "LinearClassifier", since=(1,), dtypes=NUMERIC, choices=_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_classifier
-)
+@ml_kernel("LinearClassifier", since=(1,), dtypes=NUMERIC, choices=_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_linear)
 def linear_classifier(xp: Namespace, x: Array, *, prepared: LinearModel) -> tuple[Array, Array]:
     """Returns the label of the greatest of x W + b and, float32, these scores transformed.
 
@@ -171,13 +176,7 @@ def linear_classifier(xp: Namespace, x: Array, *, prepared: LinearModel) -> tupl
 
 
 def _prepare_regressor(
-    xp: Namespace,
-    input_types: InputTypes,
-    *,
-    coefficients: tuple[float, ...],
-    intercepts: tuple[float, ...] = (),
-    post_transform: str = "NONE",
-    targets: int = 1,
+    xp: Namespace, _: InputTypes, *, coefficients: Floats, intercepts: Floats = (), post_transform: str = "NONE", targets: int = 1
 ) -> LinearModel:
     refuse_transform(targets, post_transform)
     return _prepare(xp, coefficients, intercepts, targets, np.zeros(0), post_transform)
@@ -229,9 +228,7 @@ class Regression:
     is_one_class: bool
 
 
-def _prepare_similarity(
-    xp: Namespace, vectors: tuple[float, ...], count: int, kernel_type: str, kernel_params: tuple[float, ...]
-) -> Similarity:
+def _prepare_similarity(xp: Namespace, vectors: Floats, count: int, kernel_type: str, kernel_params: Floats) -> Similarity:
     if not vectors or len(vectors) % count:
         raise ValueError(f"has {len(vectors)} numbers for {count} support vectors")
     if len(kernel_params) not in (0, 3):
@@ -254,21 +251,21 @@ def _compare(xp: Namespace, similarity: Similarity, rows: Array) -> Array:
     return xp.tanh(affine) if similarity.kernel_type == "SIGMOID" else affine ** int(similarity.degree)
 
 
-def _prepare_svm_classifier(
+def _prepare_svm(
     xp: Namespace,
-    input_types: InputTypes,
+    _: InputTypes,
     *,
-    classlabels_ints: tuple[int, ...] = (),
-    classlabels_strings: tuple[str, ...] = (),
-    coefficients: tuple[float, ...],
-    kernel_params: tuple[float, ...] = (),
+    classlabels_ints: Integers = (),
+    classlabels_strings: Texts = (),
+    coefficients: Floats,
+    kernel_params: Floats = (),
     kernel_type: str = "LINEAR",
     post_transform: str = "NONE",
-    prob_a: tuple[float, ...] = (),
-    prob_b: tuple[float, ...] = (),
-    rho: tuple[float, ...],
-    support_vectors: tuple[float, ...] = (),
-    vectors_per_class: tuple[int, ...] = (),
+    prob_a: Floats = (),
+    prob_b: Floats = (),
+    rho: Floats,
+    support_vectors: Floats = (),
+    vectors_per_class: Integers = (),
 ) -> Machine:
     labels = read_labels(classlabels_ints, classlabels_strings)
     classes, count = len(labels), sum(vectors_per_class)
@@ -294,7 +291,7 @@ def _prepare_svm_classifier(
     )
 
 
-def _weigh_pairs(table: Array, vectors_per_class: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> Array:
+def _weigh_pairs(table: Array, vectors_per_class: Integers, pairs: tuple[tuple[int, int], ...]) -> Array:
     """Returns (vectors, pairs): row j - 1 weighs the vectors of class i against class j, row i those of j against i."""
     ends = np.cumsum(vectors_per_class)
     ranges = [slice(int(end) - size, int(end)) for end, size in zip(ends, vectors_per_class, strict=True)]
@@ -305,9 +302,7 @@ def _weigh_pairs(table: Array, vectors_per_class: tuple[int, ...], pairs: tuple[
     return weights
 
 
-@ml_kernel(
-    "SVMClassifier", since=(1,), dtypes=NUMERIC, choices=_SVM_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_svm_classifier
-)
+@ml_kernel("SVMClassifier", since=(1,), dtypes=NUMERIC, choices=_SVM_CHOICES, outputs=2, runs_on_host=True, prepare=_prepare_svm)
 def svm_classifier(xp: Namespace, x: Array, *, prepared: Machine) -> tuple[Array, Array]:
     """Returns the label with most votes of the pairs and, float32, probabilities of the classes or scores of the pairs.
 
@@ -379,16 +374,16 @@ def _improve(q: Array, probabilities: Array, rows: Array) -> None:
 
 def _prepare_svm_regressor(
     xp: Namespace,
-    input_types: InputTypes,
+    _: InputTypes,
     *,
-    coefficients: tuple[float, ...],
-    kernel_params: tuple[float, ...] = (),
+    coefficients: Floats,
+    kernel_params: Floats = (),
     kernel_type: str = "LINEAR",
     n_supports: int = 0,
     one_class: int = 0,
     post_transform: str = "NONE",
-    rho: tuple[float, ...],
-    support_vectors: tuple[float, ...] = (),
+    rho: Floats,
+    support_vectors: Floats = (),
 ) -> Regression:
     if n_supports and len(coefficients) != n_supports:
         raise ValueError(f"has {len(coefficients)} coefficients for {n_supports} support vectors")
@@ -415,3 +410,472 @@ def svm_regressor(xp: Namespace, x: Array, *, prepared: Regression) -> Array:
     compared = rows.astype(np.float64) if prepared.similarity is None else _compare(xp, prepared.similarity, rows)
     y = xp.matmul(compared, prepared.weights) + prepared.rho
     return (xp.where(y > 0, 1.0, -1.0) if prepared.is_one_class else y).astype(np.float32)
+
+
+_MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+# A gibibyte of float64: no number in a small file makes the query of a network take more.
+_LARGEST_TABLE = 2**27
+_NUMBER_OF_MODE = {**{mode: number for number, mode in enumerate(_MODES[:-1])}, "LEAF": 0}
+Places = dict[int, dict[int, int]]
+"""Tree -> node -> place. Pairs as keys would be an object for each node, which bring on garbage collections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """One entry for each place on the host; `true_places` and `false_places` may lead to places behind the last node, the leaves."""
+
+    features: Array
+    modes: Array
+    splits: Array
+    true_places: Array
+    false_places: Array
+    missing_is_true: Array
+    members: Mapping[int, Sequence[float]]
+    """The numbers of each node of mode MEMBER, by its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """One entry for each weight: the place of its leaf, its target, its value."""
+
+    places: Array
+    targets: Array
+    weights: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """The forest as arrays of the device. `depth` is the longest way in steps; `weights` has a row for each leaf, row 0 has none.
+
+    A weight that is not there is 0 in a sum, and NaN for a minimum or a maximum.
+    """
+
+    roots: Array
+    depth: int
+    modes_used: Integers
+    features: Array
+    modes: Array
+    splits: Array
+    true_places: Array
+    false_places: Array
+    missing_is_true: Array
+    members: Array
+    member_rows: Array
+    weight_rows: Array
+    weights: Array
+    base_values: Array
+    aggregate: str
+    post_transform: str
+
+
+def link_nodes(
+    *,
+    nodes_falsenodeids: Sequence[int] = (),
+    nodes_featureids: Sequence[int] = (),
+    nodes_missing_value_tracks_true: Sequence[int] = (),
+    nodes_modes: Sequence[str] = (),
+    nodes_nodeids: Sequence[int] = (),
+    nodes_treeids: Sequence[int] = (),
+    nodes_truenodeids: Sequence[int] = (),
+    nodes_values: Sequence[float] = (),
+    nodes_values_as_tensor: Any = None,
+) -> tuple[Nodes, Integers, Places]:
+    """Returns nodes with places instead of ids, the root of each tree (its first node), and the place of each id."""
+    count, splits = len(nodes_treeids), read_floats(nodes_values, nodes_values_as_tensor, "nodes_values")
+    lists = {"nodes_nodeids": nodes_nodeids, "nodes_featureids": nodes_featureids, "nodes_modes": nodes_modes, "nodes_values": splits,
+             "nodes_truenodeids": nodes_truenodeids, "nodes_falsenodeids": nodes_falsenodeids}  # fmt: skip
+    if not count:
+        raise ValueError("has no nodes_treeids")
+    for name, values in lists.items():
+        if len(values) != count:
+            raise ValueError(f"has {len(values)} {name} for {count} nodes")
+    places_of_tree: Places = {}
+    for place, (tree, node) in enumerate(zip(nodes_treeids, nodes_nodeids, strict=True)):
+        places = places_of_tree.setdefault(tree, {})
+        if node in places:
+            raise ValueError(f"has node {node} of tree {tree} twice")
+        places[node] = place
+    wrong = next((mode for mode in nodes_modes if mode not in _NUMBER_OF_MODE), None)
+    if wrong is not None:
+        raise ValueError(f"has a node of mode '{wrong}'")
+
+    def follow(ids: Sequence[int]) -> Array:
+        following = [
+            place if mode == "LEAF" else places_of_tree[tree].get(node, -1)
+            for place, (mode, tree, node) in enumerate(zip(nodes_modes, nodes_treeids, ids, strict=True))
+        ]
+        if -1 in following:
+            place = following.index(-1)
+            owner = f"node {nodes_nodeids[place]} of tree {nodes_treeids[place]}"
+            raise ValueError(f"leads from {owner} to node {ids[place]}, which it does not have")
+        return np.asarray(following, dtype=np.int64)
+
+    nodes = Nodes(
+        np.asarray(nodes_featureids, dtype=np.int64),
+        np.asarray([_NUMBER_OF_MODE[mode] for mode in nodes_modes], dtype=np.int64),
+        splits.astype(np.float64),
+        follow(nodes_truenodeids),
+        follow(nodes_falsenodeids),
+        np.asarray(nodes_missing_value_tracks_true or (0,) * count, dtype=bool),
+        {},
+    )
+    return nodes, tuple([next(iter(places.values())) for places in places_of_tree.values()]), places_of_tree
+
+
+_NODES = {name: parameter.default for name, parameter in signature(link_nodes).parameters.items()}
+
+
+def gather_leaf_weights(
+    places_of_tree: Places, tree_ids: Sequence[int], node_ids: Sequence[int], targets: Sequence[int], weights: Array
+) -> Leaves:
+    """Returns the weights with the places of their nodes."""
+    if not len(tree_ids) == len(node_ids) == len(targets) == len(weights):
+        raise ValueError(f"has {len(tree_ids)} trees, {len(node_ids)} nodes and {len(targets)} targets for {len(weights)} weights")
+    places = [places_of_tree.get(tree, {}).get(node, -1) for tree, node in zip(tree_ids, node_ids, strict=True)]
+    if -1 in places:
+        index = places.index(-1)
+        raise ValueError(f"gives a weight to node {node_ids[index]} of tree {tree_ids[index]}, which it does not have")
+    return Leaves(np.asarray(places, dtype=np.int64), np.asarray(targets, dtype=np.int64), weights.astype(np.float64))
+
+
+def build_forest(
+    xp: Namespace, nodes: Nodes, leaves: Leaves, roots: Integers, targets: int, bases: Floats, aggregate: str, post_transform: str
+) -> Forest:
+    """Returns the tables on the device."""
+    count = len(nodes.features)
+    places = max(count, int(leaves.places.max(initial=-1)) + 1)
+    _check_lengths(nodes, leaves, count, targets)
+    if len(bases) not in (0, targets):
+        raise ValueError(f"has {len(bases)} base values for {targets} targets")
+    true_places, false_places = (_extend(ways, np.arange(places)) for ways in (nodes.true_places, nodes.false_places))
+    depth = _measure_depth(true_places, false_places, np.asarray(roots, dtype=np.int64))
+    weight_rows, weights = _tabulate_weights(leaves, places, targets, aggregate)
+    member_rows, members = _tabulate_members(nodes.members, places)
+    of_nodes = ("features", "modes", "splits", "missing_is_true")
+    tables = {
+        **{name: _extend(getattr(nodes, name), np.zeros(places)) for name in of_nodes},
+        "true_places": true_places,
+        "false_places": false_places,
+        "weight_rows": weight_rows,
+        "weights": weights,
+        "member_rows": member_rows,
+        "members": members,
+        "roots": np.asarray(roots, np.int64),
+        "base_values": np.asarray(bases if len(bases) else (0.0,) * targets, np.float64),
+    }
+    # As lists, because no other device takes a host array by accident.
+    arrays = {name: bring(xp, values, values.dtype) for name, values in tables.items()}
+    return Forest(
+        depth=depth, modes_used=tuple(np.unique(nodes.modes).tolist()), aggregate=aggregate, post_transform=post_transform, **arrays
+    )
+
+
+def _extend(values: Array, whole: Array) -> Array:
+    """Returns the values of the nodes, followed by those of the places behind them."""
+    return np.concatenate([values, whole[len(values) :].astype(values.dtype)])
+
+
+def _check_lengths(nodes: Nodes, leaves: Leaves, count: int, targets: int) -> None:
+    for what, values in {"modes": nodes.modes, "splits": nodes.splits, "flags": nodes.missing_is_true}.items():
+        if len(values) != count:
+            raise ValueError(f"has {len(values)} {what} for {count} nodes")
+    if count and not 0 <= nodes.modes.min() <= nodes.modes.max() < len(_MODES):
+        raise ValueError(f"has a node of mode {int(nodes.modes.max())}")
+    if count and nodes.features.min() < 0:
+        raise ValueError(f"reads feature {int(nodes.features.min())}")
+    if targets < 1 or (len(np.unique(leaves.places)) + 1) * targets > _LARGEST_TABLE:
+        raise ValueError(
+            f"has {targets} targets for {len(leaves.weights)} weights; a table of them may have {_LARGEST_TABLE} elements"
+        )
+    if len(leaves.targets) != len(leaves.weights):
+        raise ValueError(f"has {len(leaves.targets)} targets for {len(leaves.weights)} weights")
+    if len(leaves.targets) and not 0 <= leaves.targets.min() <= leaves.targets.max() < targets:
+        raise ValueError(f"gives a weight to target {int(leaves.targets.max())} of {targets}")
+
+
+def _measure_depth(true_places: Array, false_places: Array, roots: Array) -> int:
+    """Returns after how many steps every way has ended."""
+    count = len(true_places)
+    for places in (true_places, false_places, roots):
+        if len(places) and not 0 <= places.min() <= places.max() < count:
+            raise ValueError(f"leads to place {int(places.max())} of {count}")
+    reached = np.unique(roots)
+    for depth in range(count + 1):
+        following = np.unique(np.concatenate([true_places[reached], false_places[reached]]))
+        following = following[(true_places[following] != following) | (false_places[following] != following)]
+        if not len(following):
+            return depth + 1
+        reached = following
+    raise ValueError("leads from a node back to itself")
+
+
+def _tabulate_weights(leaves: Leaves, places: int, targets: int, aggregate: str) -> tuple[Array, Array]:
+    """Returns the row of each place, and the rows of weights (rows, targets)."""
+    owners, rows = np.unique(leaves.places, return_inverse=True)
+    weight_rows = np.zeros(places, dtype=np.int64)
+    weight_rows[owners] = np.arange(len(owners)) + 1
+    combine = _EXTREMES.get(aggregate, "add")
+    weights = np.full((len(owners) + 1, targets), 0.0 if combine == "add" else np.nan)
+    getattr(np, combine).at(weights, (rows + 1, leaves.targets), leaves.weights)
+    return weight_rows, weights
+
+
+def _tabulate_members(members: Mapping[int, Sequence[float]], places: int) -> tuple[Array, Array]:
+    """Returns the row of each place in a table of sets, filled up with NaN, which equals nothing."""
+    member_rows = np.zeros(places, dtype=np.int64)
+    table = np.full((len(members) + 1, max(map(len, members.values()), default=0) or 1), np.nan)
+    for row, (place, values) in enumerate(members.items(), 1):
+        member_rows[place] = row
+        table[row, : len(values)] = values
+    return member_rows, table
+
+
+_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+_EXTREMES = {"MIN": "fmin", "MAX": "fmax"}
+"""The functions that pass over NaN."""
+_COMPARISONS = (operator.le, operator.lt, operator.ge, operator.gt, operator.eq, operator.ne)
+"""In the order of `_MODES`."""
+
+
+def find_leaves(xp: Namespace, forest: Forest, x: Array) -> Array:
+    """Returns the leaf that each row of x reaches in each tree, int64 (rows, trees)."""
+    places = xp.zeros((x.shape[0], 1), dtype=np.int64) + forest.roots
+    rows = xp.arange(x.shape[0]).reshape((-1, 1))
+    for _ in range(forest.depth):
+        values = x[rows, xp.take(forest.features, places)]
+        splits = xp.take(forest.splits, places)
+        goes_true = xp.zeros(values.shape, dtype=bool)
+        for mode in forest.modes_used:
+            goes_true = goes_true | (_matches(xp, forest, mode, values, splits, places) & (xp.take(forest.modes, places) == mode))
+        goes_true = goes_true | (xp.take(forest.missing_is_true, places) & (values != values))
+        places = xp.where(goes_true, xp.take(forest.true_places, places), xp.take(forest.false_places, places))
+    return places
+
+
+def _matches(xp: Namespace, forest: Forest, mode: int, values: Array, splits: Array, places: Array) -> Array:
+    if mode == 6:
+        members = forest.members[xp.take(forest.member_rows, places)]
+        return xp.any(members == values[..., None], axis=-1)
+    return _COMPARISONS[mode](values, splits)
+
+
+def aggregate_trees(xp: Namespace, forest: Forest, x: Array) -> Array:
+    """Returns the sum, mean, minimum or maximum of the leaves' weights, float64 (rows, targets); base values are added at the end.
+
+    A target to which no leaf on the way gives a weight is 0 before the base value.
+    """
+    leaves = xp.take(forest.weight_rows, find_leaves(xp, forest, x))
+    extreme = _EXTREMES.get(forest.aggregate)
+    combine = getattr(xp, extreme or "add")
+    total = reduce(combine, (forest.weights[leaves[:, tree]] for tree in range(leaves.shape[1])))
+    if extreme is not None:
+        total = xp.where(xp.isnan(total), 0.0, total)
+    if forest.aggregate == "AVERAGE":
+        total = total / leaves.shape[1]
+    return total + forest.base_values
+
+
+def _finish(xp: Namespace, forest: Forest, x: Array) -> Array:
+    rows = as_rows(xp, x)
+    return transform_scores(xp, aggregate_trees(xp, forest, rows), forest.post_transform)
+
+
+def _prepare_ensemble(
+    xp: Namespace,
+    _: InputTypes,
+    *,
+    aggregate_function: int = 1,
+    leaf_targetids: Integers,
+    leaf_weights: Any,
+    membership_values: Any = None,
+    n_targets: int = 1,
+    nodes_falseleafs: Integers,
+    nodes_falsenodeids: Integers,
+    nodes_featureids: Integers,
+    nodes_hitrates: Any = None,
+    nodes_missing_value_tracks_true: Integers = (),
+    nodes_modes: Any,
+    nodes_splits: Any,
+    nodes_trueleafs: Integers,
+    nodes_truenodeids: Integers,
+    post_transform: int = 0,
+    tree_roots: Integers,
+) -> Forest:
+    refuse_transform(n_targets, POST_TRANSFORMS[post_transform])
+    count = len(nodes_featureids)
+    # The leaves follow the nodes, so that an index is the position of a row in the forest.
+    places = [
+        np.asarray(ids, dtype=np.int64) + np.where(np.asarray(are_leaves, dtype=bool), count, 0)
+        for ids, are_leaves in ((nodes_truenodeids, nodes_trueleafs), (nodes_falsenodeids, nodes_falseleafs))
+    ]
+    modes = np.asarray(nodes_modes).reshape(-1)
+    nodes = Nodes(
+        np.asarray(nodes_featureids, dtype=np.int64),
+        modes.astype(np.int64),
+        np.asarray(nodes_splits).reshape(-1).astype(np.float64),
+        places[0],
+        places[1],
+        np.asarray(nodes_missing_value_tracks_true or (0,) * count, dtype=bool),
+        _split_members(modes, membership_values),
+    )
+    # A tree with a single leaf is a node with this leaf as both branches.
+    weights = np.asarray(leaf_weights).reshape(-1).astype(np.float64)
+    leaves = Leaves(np.arange(len(weights)) + count, np.asarray(leaf_targetids, dtype=np.int64), weights)
+    return build_forest(
+        xp, nodes, leaves, roots=tree_roots, targets=n_targets, bases=(), aggregate=_AGGREGATES[aggregate_function],
+        post_transform=POST_TRANSFORMS[post_transform],
+    )  # fmt: skip
+
+
+def _split_members(modes: Array, membership_values: Any) -> dict[int, list[float]]:
+    """Returns the members of each node of mode MEMBER, by its place; each list ends at a NaN."""
+    values = [] if membership_values is None else np.asarray(membership_values).reshape(-1).astype(np.float64).tolist()
+    lists: list[list[float]] = [[]]
+    for value in values:
+        if value == value:
+            lists[-1].append(value)
+        else:
+            lists.append([])
+    places = np.flatnonzero(modes == 6).tolist()
+    if len(lists) - 1 != len(places) or lists[-1]:
+        raise ValueError(
+            f"has {len(places)} nodes of mode MEMBER; its membership_values need as many lists, each with a NaN at its end"
+        )
+    return dict(zip(places, lists, strict=False))
+
+
+@ml_kernel(
+    "TreeEnsemble",
+    since=(5,),
+    dtypes=frozenset({"float16", "float32", "float64"}),
+    choices={"aggregate_function": (0, 1, 2, 3), "post_transform": (0, 1, 2, 3, 4)},
+    prepare=_prepare_ensemble,
+)
+def tree_ensemble(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
+    """Returns the weights of the leaves that each row reaches, aggregated by target."""
+    return _finish(xp, prepared, x).astype(x.dtype)
+
+
+def _prepare_tree_regressor(
+    xp: Namespace,
+    types: InputTypes,
+    *,
+    aggregate_function: str = "SUM",
+    base_values: Floats = (),
+    base_values_as_tensor: Any = None,
+    n_targets: int = 1,
+    post_transform: str = "NONE",
+    target_ids: Integers,
+    target_nodeids: Integers,
+    target_treeids: Integers,
+    target_weights: Floats = (),
+    target_weights_as_tensor: Any = None,
+    **of_nodes: Any,
+) -> Forest:
+    refuse_transform(n_targets, post_transform)
+    nodes, roots, places_of_tree = link_nodes(**of_nodes)
+    weights = read_floats(target_weights, target_weights_as_tensor, "target_weights")
+    leaves = gather_leaf_weights(places_of_tree, target_treeids, target_nodeids, target_ids, weights)
+    # A decision path of skl2onnx has equal weights in a leaf, one for each class. As in ONNX Runtime, the first weight counts.
+    if n_targets == 1:
+        _, first = np.unique(leaves.places, return_index=True)
+        leaves = Leaves(leaves.places[first], leaves.targets[first], leaves.weights[first])
+    bases = read_floats(base_values, base_values_as_tensor, "base_values")
+    return build_forest(
+        xp, nodes, leaves, roots=roots, targets=n_targets, bases=bases, aggregate=aggregate_function,
+        post_transform=post_transform,
+    )  # fmt: skip
+
+
+@ml_kernel(
+    "TreeEnsembleRegressor",
+    since=(1, 3),
+    dtypes=NUMERIC,
+    choices={"aggregate_function": _AGGREGATES, "post_transform": POST_TRANSFORMS},
+    prepare=_prepare_tree_regressor,
+    shared=_NODES,
+    unread=UNREAD_HITRATES,
+)
+def tree_ensemble_regressor(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
+    """Returns the result of TreeEnsemble-5 plus the base values, as float32."""
+    return _finish(xp, prepared, x).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierForest:
+    """A forest, its labels, and the rule for the score of the first of two classes: "" if both classes have scores."""
+
+    forest: Forest
+    labels: Array
+    opposite: str
+
+
+def _prepare_tree_classifier(
+    xp: Namespace,
+    _: InputTypes,
+    *,
+    base_values: Floats = (),
+    base_values_as_tensor: Any = None,
+    class_ids: Integers,
+    class_nodeids: Integers,
+    class_treeids: Integers,
+    class_weights: Floats = (),
+    class_weights_as_tensor: Any = None,
+    classlabels_int64s: Integers = (),
+    classlabels_strings: Texts = (),
+    post_transform: str = "NONE",
+    **of_nodes: Any,
+) -> ClassifierForest:
+    labels = read_labels(classlabels_int64s, classlabels_strings)
+    nodes, roots, places_of_tree = link_nodes(**of_nodes)
+    weights = read_floats(class_weights, class_weights_as_tensor, "class_weights")
+    bases = read_floats(base_values, base_values_as_tensor, "base_values")
+    opposite = _choose_opposite(labels, class_ids, weights, bases, post_transform)
+    forest = build_forest(
+        xp, nodes, gather_leaf_weights(places_of_tree, class_treeids, class_nodeids, class_ids, weights), roots=roots,
+        targets=1 if opposite else len(labels), bases=bases, aggregate="SUM", post_transform=post_transform,
+    )  # fmt: skip
+    return ClassifierForest(forest, labels, opposite)
+
+
+def _choose_opposite(labels: Array, class_ids: Integers, weights: Array, bases: Array, post_transform: str) -> str:
+    """Returns how the first of two classes follows from the only score: "complement", "negative", or "" if both classes have scores.
+
+    Raises: ValueError for attributes that engines read in different ways.
+    """
+    if len(labels) == 1:
+        raise ValueError("has one class label, and ONNX does not say what the other class is")
+    if len(labels) > 2 or len(set(class_ids)) != 1:
+        return ""
+    if class_ids[0] != 0:
+        raise ValueError("weighs the second of two classes alone, which engines read in different ways")
+    if len(bases) > 1:
+        raise ValueError("has two base values for the one class that it weighs, which engines read in different ways")
+    if post_transform == "LOGISTIC":
+        return "negative"
+    if post_transform == "NONE" and (weights >= 0).all():
+        return "complement"
+    raise ValueError(
+        f"weighs one of two classes with negative weights or {post_transform}, which engines read in different ways; "
+        "they agree on LOGISTIC, and on NONE without negative weights"
+    )
+
+
+@ml_kernel(
+    "TreeEnsembleClassifier",
+    since=(1, 3),
+    dtypes=NUMERIC,
+    choices={"post_transform": POST_TRANSFORMS},
+    outputs=2,
+    runs_on_host=True,
+    prepare=_prepare_tree_classifier,
+    shared=_NODES,
+    unread=UNREAD_HITRATES,
+)
+def tree_ensemble_classifier(xp: Namespace, x: Array, *, prepared: ClassifierForest) -> tuple[Array, Array]:
+    """Returns the label of each row and, float32, the scores of all classes."""
+    scores = aggregate_trees(xp, prepared.forest, as_rows(xp, x))
+    if prepared.opposite:
+        scores = np.concatenate([-scores if prepared.opposite == "negative" else 1 - scores, scores], axis=1)
+    transformed = transform_scores(xp, scores, prepared.forest.post_transform)
+    return prepared.labels[scores.argmax(axis=1)], transformed.astype(np.float32)

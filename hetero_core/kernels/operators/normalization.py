@@ -15,10 +15,10 @@ from hetero_core.kernels.arrays import assign
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.operators.quantization import dequantize_bytes
 from hetero_core.kernels.operators.reductions import reduce_mean
-from hetero_core.kernels.precision import Array, Namespace, narrow, normalize_axes, normalize_axis, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INT32, SMALL_FLOATS, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import ValueType
 
 # The stash types that are implemented: float and double.
 _STASH = {"stash_type": (1, 11)}
@@ -40,7 +40,7 @@ def _apply_statistics(xp: Namespace, x: Array, scale: Array, bias: Array, mean: 
     return narrow(y, x.dtype)
 
 
-def _take_statistics(xp: Namespace, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+def _take_statistics(xp: Namespace, x: Array, axes: Integers) -> tuple[Array, Array]:
     """Returns mean and variance over the axes, which stay as 1: the mean first, so that no digit of the variance is lost."""
     mean = reduce_mean(xp, x, axes, keepdims=True)
     centered = x - mean
@@ -119,9 +119,7 @@ def group_normalization(
 
 
 @kernel("GroupNormalization", since=(18,), dtypes=FLOATS)
-def group_normalization_per_group(
-    xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int
-) -> Array:
+def group_normalization_18(xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int) -> Array:
     """Returns x normalized and scaled in each group of channels."""
     normalized = _normalize_groups(xp, widen(x), num_groups, epsilon)
     normalized = normalized.reshape((x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
@@ -137,14 +135,7 @@ def _normalize_groups(xp: Namespace, x: Array, num_groups: int, epsilon: float) 
 
 @kernel("LayerNormalization", since=(0, 17), dtypes=FLOATS, choices=_STASH, outputs=3)
 def layer_normalization(
-    xp: Namespace,
-    x: Array,
-    scale: Array,
-    bias: Array | None = None,
-    *,
-    axis: int = -1,
-    epsilon: float = 1e-5,
-    stash_type: int = 1,
+    xp: Namespace, x: Array, scale: Array, bias: Array | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Array, Array, Array]:
     """Returns x normalized over the axes from `axis` on, the mean, and the inverse deviation.
 
@@ -163,9 +154,7 @@ def layer_normalization(
 
 
 @kernel("RMSNormalization", since=(23,), dtypes=FLOATS, choices=_STASH)
-def rms_normalization(
-    xp: Namespace, x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Array:
+def rms_normalize(xp: Namespace, x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Array:
     """Returns x / sqrt(mean(x^2) + epsilon) * scale in the type of scale."""
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
     wide = x.astype(numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
@@ -200,7 +189,7 @@ def lp_normalization(xp: Namespace, x: Array, *, axis: int = -1, p: int = 2) -> 
 
 
 @kernel("MeanVarianceNormalization", since=(9, 13), dtypes=FLOATS)
-def mean_variance_normalization(xp: Namespace, x: Array, *, axes: tuple[int, ...] = (0, 2, 3)) -> Array:
+def mean_variance_normalization(xp: Namespace, x: Array, *, axes: Integers = (0, 2, 3)) -> Array:
     """Returns (x - mean) / (deviation + 1e-9) over the axes. Source: ONNX MeanVarianceNormalization-13, its function body."""
     wide = widen(x)
     resolved = normalize_axes(axes, x.ndim)
@@ -208,12 +197,7 @@ def mean_variance_normalization(xp: Namespace, x: Array, *, axes: tuple[int, ...
     return narrow((wide - mean) / (xp.sqrt(variance) + 1e-9), x.dtype)
 
 
-@kernel(
-    "MeanVarianceNormalization",
-    since=(0,),
-    dtypes=FLOAT32,
-    choices={"across_channels": (0, 1), "normalize_variance": (0, 1)},
-)
+@kernel("MeanVarianceNormalization", since=(0,), dtypes=FLOAT32, choices={"across_channels": (0, 1), "normalize_variance": (0, 1)})
 def normalize_channels(xp: Namespace, x: Array, *, across_channels: int = 0, normalize_variance: int = 1) -> Array:
     """Returns x without its mean, by default divided by its deviation; statistics of each channel, or across channels.
 
@@ -240,21 +224,14 @@ def scale_rows(xp: Namespace, x: Array, epsilon: float) -> tuple[Array, Array]:
 
 @microsoft_kernel("SkipLayerNormalization", dtypes=FLOATS, outputs=4)
 def skip_layer_normalization(
-    xp: Namespace,
-    x: Array,
-    skip: Array,
-    gamma: Array,
-    beta: Array | None = None,
-    bias: Array | None = None,
-    *,
-    epsilon: float = 1e-12,
+    xp: Namespace, x: Array, skip: Array, w: Array, b: Array | None = None, bias: Array | None = None, *, epsilon: float = 1e-12
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns the normalized sum of x, skip and bias, scaled and shifted; mean, inverse deviation and the sum itself."""
+    """Returns the normalized sum of x, skip and bias, times w plus b; mean, inverse deviation and the sum itself."""
     total = _add_skip(x, skip, bias)
     normalized, mean, inverse = normalize_rows(xp, total, epsilon)
-    y = normalized * widen(gamma)
-    if beta is not None:
-        y = y + widen(beta)
+    y = normalized * widen(w)
+    if b is not None:
+        y = y + widen(b)
     return narrow(y, x.dtype), narrow(mean, np.float32), narrow(inverse, np.float32), narrow(total, x.dtype)
 
 
@@ -286,13 +263,11 @@ def simplified_layer_normalization(
     return narrow(y, scale.dtype), narrow(inverse, numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
 
 
-@microsoft_kernel(
-    "EmbedLayerNormalization",
-    halves=(0, 2),
-    dtypes=(INT32, INT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, INT32, INT32),
-    choices={"mask_index_type": (0, 1)},
-    outputs=3,
-)
+_EMBEDDED = (INT32, INT32, *(FLOAT32,) * 5, INT32)
+_MASK_TYPE: dict[str, Any] = {"choices": {"mask_index_type": (0, 1)}, "unread": {"mask_index_type": 0}}
+
+
+@microsoft_kernel("EmbedLayerNormalization", halves=(0, 2), dtypes=_EMBEDDED, outputs=3, **_MASK_TYPE)
 def embed_layer_normalization(
     xp: Namespace,
     input_ids: Array,
@@ -306,7 +281,6 @@ def embed_layer_normalization(
     position_ids: Array | None = None,
     *,
     epsilon: float = 1e-12,
-    mask_index_type: int = 0,
 ) -> tuple[Array, Array, Array]:
     """Returns the normalized sum of the embeddings of words, positions and segments, how many of a row the mask lets pass, the sum."""
     total = xp.take(word_embedding, input_ids, axis=0)
@@ -324,7 +298,7 @@ def _count_mask(xp: Namespace, mask: Array | None, input_ids: Array) -> Array:
     return xp.sum(mask == 1, axis=1).astype(np.int32)
 
 
-def _refuse_half_segments(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_half_segments(node: Node, input_types: InputTypes) -> str | None:
     """Refuses segments without their embedding, its scale or its zero point."""
     present = [index < len(node.inputs) and bool(node.inputs[index]) for index in (1, 4, 10, 15)]
     return None if all(present) or not any(present) else f"{node.operator} has some of the four inputs of segments, not all"
@@ -373,9 +347,7 @@ _MIXED = (SMALL_FLOATS, SMALL_FLOATS)
 
 
 @microsoft_kernel("BranchwiseRMSNorm", dtypes=_MIXED)
-def branchwise_rms_norm(
-    xp: Namespace, x: Array, scale: Array | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
-) -> Array:
+def branch_rms_norm(xp: Namespace, x: Array, scale: Array | None = None, *, epsilon: float = 1e-5, num_branches: int = 0) -> Array:
     """Returns each branch divided by its root mean square.
 
     x: (..., branches, size), or (..., branches * size) with num_branches; scale: (branches, size), flat, or (size).
@@ -433,9 +405,7 @@ def engram_gate(
 
 
 @microsoft_kernel("HyperConnectionPreMix", dtypes=_MIXED)
-def hyper_connection_pre_mix(
-    xp: Namespace, streams: Array, pre_mix: Array, *, num_branches: int = 0, reduction_scale: float = 1.0
-) -> Array:
+def hyper_pre_mix(xp: Namespace, streams: Array, pre_mix: Array, *, num_branches: int = 0, reduction_scale: float = 1.0) -> Array:
     """Returns reduction_scale times the sum of the streams, each times its gate."""
     grouped = _part_branches(streams, num_branches)
     y = xp.sum(widen(grouped) * _shape_gate(widen(pre_mix), grouped), axis=-2) * np.float32(reduction_scale)

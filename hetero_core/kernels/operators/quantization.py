@@ -4,6 +4,7 @@ y = saturate(round(x / scale) + zero_point), ties to even; x = (y - zero_point) 
 sum below 2^53 is exact: the BLAS is many times faster than integer loops. Operators of com.microsoft equal ONNX Runtime's x86 kernels
 bit for bit: they multiply by ratios of scales and round at the same steps. Weights in blocks are restored to float32.
 """
+# ruff: noqa: N803  # ONNX's names of attributes
 
 from __future__ import annotations
 
@@ -18,64 +19,37 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.arrays import lay_out
 from hetero_core.kernels.operators.casts import convert
-from hetero_core.kernels.operators.convolution import convolve, count_elements, max_pool
+from hetero_core.kernels.operators.convolution import add_windows, convolve, count_elements, max_pool
 from hetero_core.kernels.operators.elementwise import sigmoid_of
 from hetero_core.kernels.precision import Array, Namespace, integers_of, is_small_integer, multiply, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import (
-    BOOL,
-    BYTES,
-    FLOAT8,
-    FLOAT32,
-    HALF,
-    INDEX,
-    INT32,
-    INT64,
-    SMALL_FLOATS,
-    UINT8,
-    kernel,
-    microsoft_kernel,
-)
-from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, SLIDING, lay_windows, spread_bias
+from hetero_core.kernels.registry import BYTES, FLOAT8, FLOAT32, INDEX, INT32, INT64, SMALL_FLOATS, UINT8, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
+from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, lay_windows, spread_bias
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 _QUANTIZED = BYTES | {"int16", "uint16", "int4", "uint4"}
 _NARROW = frozenset({"int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2", "float4e2m1"}) | FLOAT8
+_SUMS = _NARROW | {"int32"}
+_WIDE = SMALL_FLOATS | {"int32"}
+_SCALES = SMALL_FLOATS | {"float8e8m0"}
+_ROUNDING = {"saturate": (0, 1), "precision": (0, 1, 10, 16)}
+_RESTORED = {"output_dtype": (0, 1, 10, 16)}
+_LATER = ("block_size", "output_dtype", "precision", "saturate")
 
 
-def _refuse_power_of_two(node: Node, input_types: tuple[ValueType | None, ...], *, attribute: str) -> str | None:
+def _refuse_power_of_two(node: Node, input_types: InputTypes) -> str | None:
     """Refuses a scale that is a power of two, float8e8m0, if nothing names the type of the computation."""
-    scale = input_types[1]
+    scale, attribute = input_types[1], "precision" if node.op_type == "QuantizeLinear" else "output_dtype"
     if isinstance(scale, TensorType) and scale.dtype == "float8e8m0" and not node.attributes.get(attribute, 0):
         return f"{node.operator} has a scale of float8e8m0 and no {attribute} that names a wider type"
     return None
 
 
-@kernel(
-    "QuantizeLinear",
-    since=(10,),
-    dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS, _NARROW),
-    without=("axis", "block_size", "output_dtype", "precision", "saturate"),
-)
-@microsoft_kernel(
-    "QuantizeLinear",
-    halves=(),
-    dtypes=(FLOAT32, FLOAT32, _QUANTIZED),
-    without=("block_size", "output_dtype", "precision", "saturate"),
-)
-@kernel(
-    "QuantizeLinear",
-    since=(13, 19, 21, 23),
-    dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS, _NARROW),
-    choices={"saturate": (0, 1), "precision": (0, 1, 10, 16)},
-)
-@kernel(
-    "QuantizeLinear",
-    since=(24, 25, 28),
-    dtypes=(SMALL_FLOATS | {"int32"}, SMALL_FLOATS | {"float8e8m0"}, _NARROW),
-    choices={"saturate": (0, 1), "precision": (0, 1, 10, 16)},
-    refuse=partial(_refuse_power_of_two, attribute="precision"),
-)
+@kernel("QuantizeLinear", since=(10,), dtypes=(_WIDE, SMALL_FLOATS, _NARROW), without=("axis", *_LATER))
+@microsoft_kernel("QuantizeLinear", halves=(), dtypes=(FLOAT32, FLOAT32, _QUANTIZED), without=_LATER)
+@kernel("QuantizeLinear", since=(13, 19, 21, 23), dtypes=(_WIDE, SMALL_FLOATS, _NARROW), choices=_ROUNDING)
+@kernel("QuantizeLinear", since=(24, 25, 28), dtypes=(_WIDE, _SCALES, _NARROW), choices=_ROUNDING, refuse=_refuse_power_of_two)
 def quantize_linear(
     xp: Namespace,
     x: Array,
@@ -94,20 +68,11 @@ def quantize_linear(
     computed = numpy_dtype(dtype_of_onnx(precision) or "float32") if precision else y_scale.dtype
     scale = widen(y_scale.astype(computed))
     quotient = widen(narrow(widen(x.astype(computed)) / spread(xp, scale, x.shape, axis, block_size), computed))
-    zero = None if y_zero_point is None else spread(xp, _to_wide(y_zero_point), x.shape, axis, block_size)
+    zero = None if y_zero_point is None else spread(xp, y_zero_point.astype(np.float32), x.shape, axis, block_size)
     if target.kind in "iu" or is_small_integer(target):
         return saturate_integers(xp, quotient, zero, target)
     shifted = quotient if zero is None else quotient + zero
     return convert(xp, shifted, target, saturate=bool(saturate))
-
-
-def _to_wide(x: Array) -> Array:
-    """Returns a quantized type's values as float32, which holds each of them exactly up to 16 bits."""
-    return _unpacked(x).astype(np.float32)
-
-
-def _unpacked(x: Array) -> Array:
-    return x.astype(np.int8) if is_small_integer(x.dtype) else x
 
 
 def saturate_integers(xp: Namespace, quotient: Array, zero: Array | None, target: Any) -> Array:
@@ -132,52 +97,24 @@ def spread(xp: Namespace, values: Array, shape: tuple[int, ...], axis: int, bloc
     return values.reshape((-1, *(1,) * (len(shape) - place - 1)))
 
 
-@kernel(
-    "DequantizeLinear",
-    since=(10,),
-    dtypes=(_NARROW | {"int32"}, SMALL_FLOATS, _NARROW | {"int32"}),
-    without=("axis", "block_size", "output_dtype"),
-)
-@microsoft_kernel(
-    "DequantizeLinear",
-    halves=(0,),
-    dtypes=(_QUANTIZED | {"int32"}, FLOAT32, _QUANTIZED | {"int32"}),
-    without=("block_size", "output_dtype"),
-)
-@kernel(
-    "DequantizeLinear",
-    since=(13, 19, 21, 23),
-    dtypes=(_NARROW | {"int32"}, SMALL_FLOATS, _NARROW | {"int32"}),
-    choices={"output_dtype": (0, 1, 10, 16)},
-)
-@kernel(
-    "DequantizeLinear",
-    since=(24, 25, 28),
-    dtypes=(_NARROW | {"int32"}, SMALL_FLOATS | {"float8e8m0"}, _NARROW | {"int32"}),
-    choices={"output_dtype": (0, 1, 10, 16)},
-    refuse=partial(_refuse_power_of_two, attribute="output_dtype"),
-)
+@kernel("DequantizeLinear", since=(10,), dtypes=(_SUMS, SMALL_FLOATS, _SUMS), without=("axis", "block_size", "output_dtype"))
+@microsoft_kernel("DequantizeLinear", halves=(0,), dtypes=(_QUANTIZED | INT32, FLOAT32, _QUANTIZED | INT32), without=_LATER[:2])
+@kernel("DequantizeLinear", since=(13, 19, 21, 23), dtypes=(_SUMS, SMALL_FLOATS, _SUMS), choices=_RESTORED)
+@kernel("DequantizeLinear", since=(24, 25, 28), dtypes=(_SUMS, _SCALES, _SUMS), choices=_RESTORED, refuse=_refuse_power_of_two)
 def dequantize_linear(
-    xp: Namespace,
-    x: Array,
-    x_scale: Array,
-    x_zero_point: Array | None = None,
-    *,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
+    xp: Namespace, x: Array, scale: Array, zero: Array | None = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
 ) -> Array:
-    """Returns (x - zero point) * scale in the scale's type or in `output_dtype`."""
-    target = numpy_dtype(dtype_of_onnx(output_dtype) or "float32") if output_dtype else x_scale.dtype
+    """Returns (x - zero) * scale in the scale's type or in `output_dtype`."""
+    target = numpy_dtype(dtype_of_onnx(output_dtype) or "float32") if output_dtype else scale.dtype
     steps = _to_steps(x)
-    if x_zero_point is not None:
-        steps = steps - spread(xp, _to_steps(x_zero_point), x.shape, axis, block_size)
-    return narrow(steps.astype(np.float32) * spread(xp, widen(x_scale), x.shape, axis, block_size), target)
+    if zero is not None:
+        steps = steps - spread(xp, _to_steps(zero), x.shape, axis, block_size)
+    return narrow(steps.astype(np.float32) * spread(xp, widen(scale), x.shape, axis, block_size), target)
 
 
 def _to_steps(x: Array) -> Array:
     """Returns quantized integers as int32, so that a difference is exact; quantized floats as float32."""
-    return _unpacked(x).astype(np.int32) if x.dtype.kind in "iu" or is_small_integer(x.dtype) else widen(x)
+    return x.astype(np.int32) if x.dtype.kind in "iu" or is_small_integer(x.dtype) else widen(x)
 
 
 @kernel("DynamicQuantizeLinear", since=(11,), dtypes=FLOAT32, outputs=3)
@@ -205,26 +142,14 @@ def wrap_sums(total: Array) -> Array:
     return total.astype(np.int64).astype(np.int32)
 
 
-def _per_output(values: Array, rank: int) -> Array:
-    """Returns a scalar, or values per output channel shaped for (outputs, channels, *kernel)."""
-    return values.reshape(()) if values.size == 1 else values.reshape((-1, *(1,) * (rank - 1)))
-
-
 @kernel("ConvInteger", since=(10,), dtypes=BYTES, **CONVOLVING)
 def conv_integer(
-    xp: Namespace,
-    x: Array,
-    w: Array,
-    x_zero_point: Array | None = None,
-    w_zero_point: Array | None = None,
-    *,
-    group: int = 1,
-    **geometry: Any,
+    xp: Namespace, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None, *, group: int = 1, **geometry: Any
 ) -> Array:
-    """Returns the convolution of x - x_zero_point with w - w_zero_point as int32."""
+    """Returns the convolution of x - x_zero with w - w_zero as int32."""
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
-    w_zero = None if w_zero_point is None else _per_output(w_zero_point, w.ndim)
-    return wrap_sums(convolve(xp, center(x, x_zero_point), center(w, w_zero), windows, group))
+    zeros = None if w_zero is None else spread(xp, w_zero, w.shape, 0, 0)
+    return wrap_sums(convolve(xp, center(x, x_zero), center(w, zeros), windows, group))
 
 
 def to_channels_first(xp: Namespace, x: Array, channels_last: int) -> Array:
@@ -237,7 +162,7 @@ def to_layout(xp: Namespace, y: Array, channels_last: int) -> Array:
     return lay_out(xp, xp.moveaxis(y, 1, -1)) if channels_last else y
 
 
-def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_same_dilated(node: Node, input_types: InputTypes) -> str | None:
     """Refuses dilated windows under SAME, which ONNX Runtime pads as if they were not dilated."""
     is_dilated = any(step != 1 for step in node.attributes.get("dilations", ()))
     if is_dilated and str(node.attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
@@ -245,25 +170,13 @@ def _refuse_same_dilated(node: Node, input_types: tuple[ValueType | None, ...]) 
     return None
 
 
-_AUTO = {"auto_pad": AUTO_PADS}
-_LAYOUT = {"channels_last": (0, 1)}
+_LAYOUT = {"auto_pad": AUTO_PADS, "channels_last": (0, 1)}
+_CONVOLVED = (BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES, INT32)
+_CONVOLVED_32 = (BYTES, FLOAT32, BYTES) * 2 + (FLOAT32, BYTES, INT32)
 
 
-@kernel(
-    "QLinearConv",
-    since=(10,),
-    dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES, INT32),
-    without=("channels_last",),
-    **CONVOLVING,
-)
-@microsoft_kernel(
-    "QLinearConv",
-    dtypes=(BYTES, FLOAT32, BYTES) * 2 + (FLOAT32, BYTES, INT32),
-    choices={**_AUTO, **_LAYOUT},
-    shared=SLIDING,
-    unread={"kernel_shape": None},
-    refuse=_refuse_same_dilated,
-)
+@kernel("QLinearConv", since=(10,), dtypes=_CONVOLVED, without=("channels_last",), **CONVOLVING)
+@microsoft_kernel("QLinearConv", dtypes=_CONVOLVED_32, refuse=_refuse_same_dilated, **{**CONVOLVING, "choices": _LAYOUT})
 def qlinear_conv(
     xp: Namespace,
     x: Array,
@@ -283,48 +196,32 @@ def qlinear_conv(
     """Returns the quantized convolution, rescaled by x_scale * w_scale / y_scale in float32."""
     x = to_channels_first(xp, x, channels_last)
     windows = lay_windows(x.shape[2:], w.shape[2:], **geometry)
-    total = convolve(xp, center(x, x_zero_point), center(w, _per_output(w_zero_point, w.ndim)), windows, group)
+    total = convolve(xp, center(x, x_zero_point), center(w, spread(xp, w_zero_point, w.shape, 0, 0)), windows, group)
     if b is not None:
         total += spread_bias(b.astype(np.float64), total)
-    factor = widen(x_scale) * _per_output(widen(w_scale), x.ndim - 1) / widen(y_scale)
+    factor = widen(x_scale) * spread(xp, widen(w_scale), total.shape[1:], 0, 0) / widen(y_scale)
     y = saturate_integers(xp, total.astype(np.float32) * factor, y_zero_point.astype(np.float32), y_zero_point.dtype)
     return to_layout(xp, y, channels_last)
 
 
 @kernel("MatMulInteger", since=(10,), dtypes=BYTES)
-def mat_mul_integer(
-    xp: Namespace, a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None
-) -> Array:
-    """Returns (a - a_zero_point) @ (b - b_zero_point) as int32."""
-    a_zero = None if a_zero_point is None else _per_row(a_zero_point)
-    return wrap_sums(multiply(xp, center(a, a_zero), center(b, b_zero_point)))
+def mat_mul_integer(xp: Namespace, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> Array:
+    """Returns (a - a_zero) @ (b - b_zero) as int32."""
+    return wrap_sums(multiply(xp, center(a, None if a_zero is None else _per_row(a_zero)), center(b, b_zero)))
 
 
 def _per_row(values: Array) -> Array:
     return values.reshape((-1, 1)) if values.ndim == 1 and values.size > 1 else values
 
 
-@kernel(
-    "QLinearMatMul",
-    since=(10, 21),
-    dtypes=(BYTES, SMALL_FLOATS, BYTES) * 2 + (SMALL_FLOATS, BYTES),
-)
+@kernel("QLinearMatMul", since=(10, 21), dtypes=_CONVOLVED[:8])
 def qlinear_mat_mul(
-    xp: Namespace,
-    a: Array,
-    a_scale: Array,
-    a_zero_point: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero_point: Array,
-    y_scale: Array,
-    y_zero_point: Array,
+    xp: Namespace, a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array, y_scale: Array, y_zero: Array
 ) -> Array:
     """Returns the quantized product, rescaled by a_scale * b_scale / y_scale in float32."""
-    total = multiply(xp, center(a, _per_row(a_zero_point)), center(b, b_zero_point))
+    total = multiply(xp, center(a, _per_row(a_zero)), center(b, b_zero))
     factor = _per_row(widen(a_scale)) * widen(b_scale) / _per_row(widen(y_scale))
-    zero = _per_row(y_zero_point).astype(np.float32)
-    return saturate_integers(xp, total.astype(np.float32) * factor, zero, y_zero_point.dtype)
+    return saturate_integers(xp, total.astype(np.float32) * factor, _per_row(y_zero).astype(np.float32), y_zero.dtype)
 
 
 Table = Callable[[Array], Array]
@@ -355,7 +252,10 @@ def multiply_add(xp: Namespace, a: Array, b: Array, c: Array) -> Array:
     return y
 
 
-@microsoft_kernel("QLinearAdd", dtypes=(BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
+_BINARY = (BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES)
+
+
+@microsoft_kernel("QLinearAdd", dtypes=_BINARY)
 def qlinear_add(
     xp: Namespace,
     a: Array,
@@ -376,7 +276,7 @@ def qlinear_add(
     return saturate_integers(xp, fuse(a, ratio_a, partial_b), None, a.dtype)
 
 
-@microsoft_kernel("QLinearMul", dtypes=(BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
+@microsoft_kernel("QLinearMul", dtypes=_BINARY)
 def qlinear_mul(
     xp: Namespace,
     a: Array,
@@ -420,11 +320,11 @@ def requantize_bytes(
     function: Table = lambda values: values,
 ) -> Array:
     """Returns the bytes that stand for a function of the same values, by default the values, under the scale and zero point of y."""
-    return map_bytes(
-        xp,
-        x,
-        lambda codes: quantize_bytes(xp, function(dequantize_bytes(codes, x_scale, x_zero_point)), y_scale, y_zero_point, x.dtype),
-    )
+
+    def requantize(codes: Array) -> Array:
+        return quantize_bytes(xp, function(dequantize_bytes(codes, x_scale, x_zero_point)), y_scale, y_zero_point, x.dtype)
+
+    return map_bytes(xp, x, requantize)
 
 
 _UNARY = (BYTES, FLOAT32, BYTES, FLOAT32, BYTES)
@@ -432,20 +332,11 @@ _UNARY = (BYTES, FLOAT32, BYTES, FLOAT32, BYTES)
 
 @microsoft_kernel("QLinearLeakyRelu", dtypes=_UNARY)
 def qlinear_leaky_relu(
-    xp: Namespace,
-    x: Array,
-    x_scale: Array,
-    x_zero_point: Array | None,
-    y_scale: Array,
-    y_zero_point: Array | None = None,
-    *,
-    alpha: float = 0.01,
+    xp: Namespace, x: Array, scale: Array, zero: Array | None, y_scale: Array, y_zero: Array | None = None, *, alpha: float = 0.01
 ) -> Array:
     """Returns x, negative elements times alpha."""
     factor = np.float32(alpha)
-    return requantize_bytes(
-        xp, x, x_scale, x_zero_point, y_scale, y_zero_point, lambda values: xp.where(values >= 0, values, factor * values)
-    )
+    return requantize_bytes(xp, x, scale, zero, y_scale, y_zero, lambda values: xp.where(values >= 0, values, factor * values))
 
 
 @microsoft_kernel("QLinearSigmoid", dtypes=_UNARY)
@@ -456,7 +347,7 @@ def qlinear_sigmoid(
     return requantize_bytes(xp, x, x_scale, x_zero_point, y_scale, y_zero_point, partial(sigmoid_of, xp))
 
 
-@microsoft_kernel("QLinearWhere", dtypes=(BOOL, BYTES, FLOAT32, BYTES, BYTES, FLOAT32, BYTES, FLOAT32, BYTES))
+@microsoft_kernel("QLinearWhere", dtypes=(frozenset({"bool"}), *_BINARY))
 def qlinear_where(
     xp: Namespace,
     condition: Array,
@@ -475,7 +366,7 @@ def qlinear_where(
     return xp.where(condition, left, right)
 
 
-def _refuse_concat(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_concat(node: Node, input_types: InputTypes) -> str | None:
     """Refuses inputs that are not triples of a tensor, its scale and its zero point."""
     if len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
         return f"{node.operator} has {len(node.inputs)} inputs; expected a scale, a zero point, then three for each tensor"
@@ -499,17 +390,9 @@ def qlinear_concat(xp: Namespace, y_scale: Array, y_zero_point: Array, *inputs: 
     return xp.concatenate(parts, axis=normalize_axis(axis, parts[0].ndim))
 
 
-@microsoft_kernel("QLinearSoftmax", dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES), host=(1,))
+@microsoft_kernel("QLinearSoftmax", dtypes=_UNARY, host=(1,))
 def qlinear_softmax(
-    xp: Namespace,
-    x: Array,
-    x_scale: Array,
-    x_zero_point: Array | None,
-    y_scale: Array,
-    y_zero_point: Array,
-    *,
-    axis: int | None = None,
-    opset: int,
+    xp: Namespace, x: Array, scale: Array, zero: Array | None, y_scale: Array, y_zero: Array, *, axis: int | None = None, opset: int
 ) -> Array:
     """Returns the softmax along the axis, before opset 13 over all axes from it on, by a table of 256 exponentials in float32.
 
@@ -520,7 +403,7 @@ def qlinear_softmax(
     place = normalize_axis((1 if opset < 13 else -1) if axis is None else axis, x.ndim)
     moved = xp.moveaxis(x, place, -1) if opset >= 13 else x
     length = x.shape[place] if opset >= 13 else prod(x.shape[place:])
-    table = xp.asarray(_tabulate_exponentials(float(x_scale.reshape(())), length))
+    table = xp.asarray(_tabulate_exponentials(float(scale.reshape(())), length))
     rows = moved.reshape((-1, length)).astype(np.int64)
     terms = xp.take(table, 255 + rows - xp.max(rows, axis=1, keepdims=True))
     # The kernel adds the elements sequentially.
@@ -528,7 +411,7 @@ def qlinear_softmax(
     units = xp.floor(np.float32(1) / scalar_of(y_scale))
     # A row of a single element has a term that the units could take beyond float32.
     shares = xp.where(terms == total, np.float32(1), terms) * units / xp.where(terms == total, np.float32(1), total)
-    y = xp.rint(shares).astype(np.int64) + scalar_of(y_zero_point).astype(np.int64)
+    y = xp.rint(shares).astype(np.int64) + scalar_of(y_zero).astype(np.int64)
     limits = np.iinfo(x.dtype)
     y = xp.clip(y, int(limits.min), int(limits.max)).astype(x.dtype).reshape(moved.shape)
     return lay_out(xp, xp.moveaxis(y, -1, place)) if opset >= 13 else y
@@ -540,9 +423,6 @@ def _tabulate_exponentials(scale: float, length: int) -> np.ndarray[Any, np.dtyp
     shift = max(0.0, room - 5) / scale
     exponentials: np.ndarray[Any, np.dtype[np.float32]] = np.exp((np.arange(256) - 255 + shift) * scale).astype(np.float32)
     return exponentials
-
-
-INT16 = frozenset({"int16"})
 
 
 def sum_products(xp: Namespace, a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None) -> Array:
@@ -558,7 +438,7 @@ def shape_columns(values: Array, x: Array) -> Array:
     return values.reshape((*values.shape[:-1], 1, values.shape[-1])) if 1 < values.ndim < x.ndim else values
 
 
-@microsoft_kernel("MatMulInteger16", dtypes=INT16)
+@microsoft_kernel("MatMulInteger16", dtypes=frozenset({"int16"}))
 def mat_mul_integer_16(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns the product of 16-bit integers as int32, which wraps."""
     return multiply(xp, a.astype(np.int64), b.astype(np.int64)).astype(np.int32)
@@ -604,8 +484,8 @@ def qgemm(
     y_zero_point: Array | None = None,
     *,
     alpha: float = 1.0,
-    transA: int = 0,  # noqa: N803 - ONNX's name
-    transB: int = 0,  # noqa: N803 - ONNX's name
+    transA: int = 0,
+    transB: int = 0,
 ) -> Array:
     """Returns alpha * A @ B plus C, rescaled to y_scale and y_zero_point, or as float32 without them.
 
@@ -620,18 +500,13 @@ def qgemm(
         return total.astype(np.float32) * factor
     scaled = total.astype(np.float32) * (factor / scalar_of(y_scale))
     target = a.dtype if y_zero_point is None else y_zero_point.dtype
-    zero = xp.asarray(np.float32(0)) if y_zero_point is None else scalar_of(y_zero_point).astype(np.float32)
-    return saturate_integers(xp, scaled, zero, target)
-
-
-_ALL = (slice(None), slice(None))
-Sizes = tuple[int, ...]
+    return saturate_integers(xp, scaled, xp.asarray(zero_of(y_zero_point)), target)
 
 
 @microsoft_kernel(
     "QLinearAveragePool",
-    dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES),
-    choices={**_AUTO, **_LAYOUT, "ceil_mode": (0, 1)},
+    dtypes=_UNARY,
+    choices={**_LAYOUT, "ceil_mode": (0, 1)},
     shared={"auto_pad": "NOTSET", "ceil_mode": 0, "pads": None, "strides": None},
 )
 def qlinear_average_pool(
@@ -644,7 +519,7 @@ def qlinear_average_pool(
     *,
     channels_last: int = 0,
     count_include_pad: int = 0,
-    kernel_shape: Sizes,
+    kernel_shape: tuple[int, ...],
     **geometry: Any,
 ) -> Array:
     """Returns the mean of each window over its elements, or over the whole window with count_include_pad.
@@ -654,10 +529,7 @@ def qlinear_average_pool(
     first = to_channels_first(xp, x, channels_last)
     windows = lay_windows(first.shape[2:], kernel_shape, **geometry)
     values = map_bytes(xp, first, lambda codes: dequantize_bytes(codes, x_scale, x_zero_point))
-    padded = windows.pad(xp, values, 0)
-    total = xp.zeros((*first.shape[:2], *windows.outputs), dtype=np.float32)
-    for _, picked in windows.slices():
-        total = total + padded[(*_ALL, *picked)]
+    total = add_windows(xp, windows.pad(xp, values, 0), windows)
     counts: Any = np.float32(prod(kernel_shape))
     if not count_include_pad:
         elements: list[Any] = [np.asarray(listed, np.float32) for listed in count_elements(windows, count_pads=False)]
@@ -667,7 +539,7 @@ def qlinear_average_pool(
     return to_layout(xp, saturate_integers(xp, shifted, None, x.dtype), channels_last)
 
 
-@microsoft_kernel("QLinearGlobalAveragePool", dtypes=(BYTES, FLOAT32, BYTES, FLOAT32, BYTES), choices=_LAYOUT)
+@microsoft_kernel("QLinearGlobalAveragePool", dtypes=_UNARY, choices={"channels_last": (0, 1)})
 def qlinear_global_average_pool(
     xp: Namespace, x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *, channels_last: int = 0
 ) -> Array:
@@ -682,13 +554,12 @@ def qlinear_global_average_pool(
 
 
 @microsoft_kernel("NhwcMaxPool", dtypes=BYTES, refuse=_refuse_same_dilated, **POOLING)
-def nhwc_max_pool(xp: Namespace, x: Array, *, kernel_shape: Sizes, **geometry: Any) -> Array:
+def nhwc_max_pool(xp: Namespace, x: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
     """Returns the largest element of each window; channels are last."""
     return to_layout(xp, max_pool(xp, xp.moveaxis(x, -1, 1), kernel_shape=kernel_shape, **geometry), 1)
 
 
 _ACCURACIES = (0, 1, 2, 3, 4)
-_BLOCK_FLOATS = HALF | {"bfloat16"}
 
 
 def unpack_bits(xp: Namespace, x: Array, bits: int) -> Array:
@@ -724,7 +595,7 @@ def restore_blocks(
 
 @microsoft_kernel(
     "MatMulNBits",
-    dtypes=(_BLOCK_FLOATS, UINT8, _BLOCK_FLOATS, UINT8 | _BLOCK_FLOATS, frozenset({"int32"}), _BLOCK_FLOATS),
+    dtypes=(SMALL_FLOATS, UINT8, SMALL_FLOATS, UINT8 | SMALL_FLOATS, INT32, SMALL_FLOATS),
     choices={"bits": (2, 4, 8), "accuracy_level": _ACCURACIES, "weight_prepacked": (0,)},
     unread={"accuracy_level": 0, "weight_prepacked": 0},
 )
@@ -737,8 +608,8 @@ def mat_mul_n_bits(
     g_idx: Array | None = None,
     bias: Array | None = None,
     *,
-    K: int,  # noqa: N803 - the operator's name
-    N: int,  # noqa: N803 - the operator's name
+    K: int,
+    N: int,
     bits: int = 4,
     block_size: int,
 ) -> Array:
@@ -768,19 +639,10 @@ _CODEBOOKS = ((*_FP4, *(-value for value in _FP4)), _NF4)
     halves=(0,),
     dtypes=(FLOAT32, UINT8, FLOAT32),
     choices={"quant_type": (0, 1), "transB": (0, 1), "training_mode": (0,)},
+    unread={"training_mode": 0},
 )
 def mat_mul_bnb4(
-    xp: Namespace,
-    a: Array,
-    b: Array,
-    absmax: Array,
-    *,
-    K: int,  # noqa: N803 - the operator's name
-    N: int,  # noqa: N803 - the operator's name
-    block_size: int,
-    quant_type: int,
-    training_mode: int = 0,
-    transB: int = 1,  # noqa: N803 - the operator's name
+    xp: Namespace, a: Array, b: Array, absmax: Array, *, K: int, N: int, block_size: int, quant_type: int, transB: int = 1
 ) -> Array:
     """Returns a @ w^T (or a @ w) with w (N, K) from codes of 4 bits, the high bits of a byte first, and each block's magnitude."""
     flat = b.reshape(-1)
@@ -820,7 +682,7 @@ def _nibbles(codes: Any) -> Any:
 _TABLES = frozenset({"uint8", "int4", "uint4", "float4e2m1"}) | FLOAT8
 
 
-@microsoft_kernel("GatherBlockQuantized", dtypes=(_TABLES, INDEX, _BLOCK_FLOATS, _TABLES), choices={"bits": (2, 4, 8)})
+@microsoft_kernel("GatherBlockQuantized", dtypes=(_TABLES, INDEX, SMALL_FLOATS, _TABLES), choices={"bits": (2, 4, 8)})
 def gather_block_quantized(
     xp: Namespace,
     x: Array,
@@ -848,11 +710,11 @@ def gather_block_quantized(
         # Only the slices that are asked for are restored.
         x, scales = (xp.take(array, places, axis=axis) for array in (x, scales))
         zero_points = None if zero_points is None else xp.take(zero_points, places, axis=axis)
-    values = _to_wide(unpack_bits(xp, x, bits) if is_packed else x)
+    values = (unpack_bits(xp, x, bits) if is_packed else x).astype(np.float32)
     size = block_size or values.shape[place]
     if zero_points is not None:
-        zeros = _to_wide(unpack_bits(xp, zero_points, bits)[..., : scales.shape[-1]] if is_packed else zero_points)
-        values = values - spread(xp, zeros, values.shape, place, size)
+        zeros = unpack_bits(xp, zero_points, bits)[..., : scales.shape[-1]] if is_packed else zero_points
+        values = values - spread(xp, zeros.astype(np.float32), values.shape, place, size)
     elif is_packed:
         values = values - np.float32(2 ** (bits - 1))
     values = values * spread(xp, widen(scales), values.shape, place, size)
@@ -931,15 +793,7 @@ _FORMATS: Mapping[int, tuple[int, int, Callable[[Any], Any]]] = {
 @microsoft_kernel(
     "GatherPacked", dtypes=(UINT8, INDEX), choices={"packed_type": tuple(_FORMATS), "output_dtype": (1, 10, 16)}, runs_on_host=True
 )
-def gather_packed(
-    xp: Namespace,
-    x: Array,
-    indices: Array,
-    *,
-    K: int,  # noqa: N803 - the operator's name
-    output_dtype: int = 16,
-    packed_type: int,
-) -> Array:
+def gather_packed(xp: Namespace, x: Array, indices: Array, *, K: int, output_dtype: int = 16, packed_type: int) -> Array:
     """Returns the rows that the indices name, restored; an index outside names row 0."""
     size, count, restore = _FORMATS[packed_type]
     if K % size or x.shape[1] != K // size * count:

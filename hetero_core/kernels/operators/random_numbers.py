@@ -5,15 +5,17 @@ The numbers are drawn on the host by NumPy: with a seed they are the same wherev
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.kernels.precision import Array, Namespace, narrow, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, narrow, widen
 from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, NUMBERS, kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 _FLOAT_DTYPES = {"dtype": (1, 10, 11, 16)}
 
@@ -31,7 +33,7 @@ def _target(dtype: int | None, default: Any) -> Any:
     return default if name is None else numpy_dtype(name)
 
 
-def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_untold(node: Node, input_types: InputTypes) -> str | None:
     """Refuses random numbers in the type of an input that is no float."""
     input_type = input_types[0]
     dtype = input_type.dtype if isinstance(input_type, TensorType) else None
@@ -40,36 +42,26 @@ def _refuse_untold(node: Node, input_types: tuple[ValueType | None, ...]) -> str
     return f"{node.operator} draws floats and has no dtype, and its input is {dtype}"
 
 
-@kernel("RandomNormal", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES)
-def random_normal(
-    xp: Namespace, *, dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, shape: tuple[int, ...]
-) -> Array:
-    """Returns normally distributed numbers."""
-    return xp.asarray(_make_generator(seed).normal(mean, scale, shape)).astype(_target(dtype, np.float32))
+def _declare(kind: str, limits: Mapping[str, float]) -> Callable[..., Array]:
+    """Declares the operator with a shape and the operator with an input of that shape, and returns the former."""
+
+    def draw(xp: Namespace, shape: Integers, seed: float | None, numbers: Mapping[str, float], dtype: Any) -> Array:
+        return xp.asarray(getattr(_make_generator(seed), kind.lower())(*{**limits, **numbers}.values(), shape)).astype(dtype)
+
+    @kernel(f"Random{kind}", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES, shared=limits)
+    def make(xp: Namespace, *, dtype: int = 1, seed: float | None = None, shape: Integers, **numbers: float) -> Array:
+        return draw(xp, shape, seed, numbers, _target(dtype, np.float32))
+
+    @kernel(f"Random{kind}Like", since=(1, 22), dtypes=ANY, choices=_FLOAT_DTYPES, refuse=_refuse_untold, shared=limits)
+    def make_like(xp: Namespace, x: Array, *, dtype: int | None = None, seed: float | None = None, **numbers: float) -> Array:
+        return draw(xp, x.shape, seed, numbers, _target(dtype, x.dtype))
+
+    return make
 
 
-@kernel("RandomUniform", since=(1, 22), dtypes=FLOATS, choices=_FLOAT_DTYPES)
-def random_uniform(
-    xp: Namespace, *, dtype: int = 1, high: float = 1.0, low: float = 0.0, seed: float | None = None, shape: tuple[int, ...]
-) -> Array:
-    """Returns evenly distributed numbers."""
-    return xp.asarray(_make_generator(seed).uniform(low, high, shape)).astype(_target(dtype, np.float32))
-
-
-@kernel("RandomNormalLike", since=(1, 22), dtypes=ANY, choices=_FLOAT_DTYPES, refuse=_refuse_untold)
-def random_normal_like(
-    xp: Namespace, x: Array, *, dtype: int | None = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
-) -> Array:
-    """Returns normally distributed numbers in the shape of x."""
-    return xp.asarray(_make_generator(seed).normal(mean, scale, x.shape)).astype(_target(dtype, x.dtype))
-
-
-@kernel("RandomUniformLike", since=(1, 22), dtypes=ANY, choices=_FLOAT_DTYPES, refuse=_refuse_untold)
-def random_uniform_like(
-    xp: Namespace, x: Array, *, dtype: int | None = None, high: float = 1.0, low: float = 0.0, seed: float | None = None
-) -> Array:
-    """Returns evenly distributed numbers in the shape of x."""
-    return xp.asarray(_make_generator(seed).uniform(low, high, x.shape)).astype(_target(dtype, x.dtype))
+# The attributes stand in the order of NumPy's arguments.
+random_normal = _declare("Normal", {"mean": 0.0, "scale": 1.0})
+random_uniform = _declare("Uniform", {"low": 0.0, "high": 1.0})
 
 
 @kernel("Bernoulli", since=(15, 22), dtypes=FLOATS)

@@ -17,10 +17,10 @@ from hetero_core.errors import suggest
 from hetero_core.kernels.operators.elementwise import activate
 from hetero_core.kernels.operators.quantization import center, dynamic_quantize_linear, shape_columns, wrap_sums
 from hetero_core.kernels.operators.reductions import softmax_of
-from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INDEX, INT32, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
-from hetero_core.network.types import ValueType
 
 Activation = Callable[[Array], Array]
 States = tuple[Array, ...]
@@ -44,7 +44,7 @@ _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
 }
 
 
-def refuse_activations(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def refuse_activations(node: Node, input_types: InputTypes) -> str | None:
     """Refuses activations that do not exist, are too few, or need an alpha or a beta that is not given."""
     names = [str(name).casefold() for name in node.attributes.get("activations", ())]
     directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
@@ -89,13 +89,7 @@ def _activate(xp: Namespace, name: str, alpha: float, beta: float, x: Array) -> 
 
 
 def choose_activations(
-    xp: Namespace,
-    names: tuple[str, ...],
-    *,
-    activation_alpha: tuple[float, ...] = (),
-    activation_beta: tuple[float, ...] = (),
-    clip: float | None = None,
-    **_: Any,
+    xp: Namespace, names: Texts, *, activation_alpha: Floats = (), activation_beta: Floats = (), clip: float | None = None, **_: Any
 ) -> list[Activation]:
     """Returns the functions; each function that takes an alpha or beta consumes the next value. `clip` limits their inputs."""
     chosen: list[Activation] = []
@@ -116,7 +110,7 @@ def _clip_first(xp: Namespace, activation: Activation, limit: float) -> Activati
 
 
 def walk_steps(
-    xp: Namespace, projected: Array, lengths: tuple[int, ...], states: States, step: CellStep, *, backward: bool
+    xp: Namespace, projected: Array, lengths: Integers, states: States, step: CellStep, *, backward: bool
 ) -> tuple[Array, States]:
     """Returns the first state at every step, (steps, batch, hidden), and the states at the end."""
     count = projected.shape[0]
@@ -190,10 +184,10 @@ def rnn(
     w: Array,
     r: Array,
     b: Array | None = None,
-    sequence_lens: Array | None = None,
+    lens: Array | None = None,
     initial_h: Array | None = None,
     *,
-    activations: tuple[str, ...] = ("Tanh", "Tanh"),
+    activations: Texts = ("Tanh", "Tanh"),
     **walk: Any,
 ) -> tuple[Array, ...]:
     """Returns Y and Y_h of H = f(X W^T + H R^T + Wb + Rb)."""
@@ -203,9 +197,7 @@ def rnn(
         recurrence, activate = widen(r[index]).T, functions[index]
         return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
 
-    return run_directions(
-        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), bias_of=sum_biases(b), step_of=step_of, **walk
-    )
+    return run_directions(xp, x, w, r, sequence_lens=lens, initials=(initial_h,), bias_of=sum_biases(b), step_of=step_of, **walk)
 
 
 @kernel("GRU", since=(7, 14, 22), outputs=2, **_LATER)
@@ -220,7 +212,7 @@ def gru(
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
     *,
-    activations: tuple[str, ...] | None = None,
+    activations: Texts | None = None,
     linear_before_reset: int = 0,
     **walk: Any,
 ) -> tuple[Array, ...]:
@@ -246,11 +238,10 @@ def gru(
             (state,) = states
             gated = activate_gate(projected[:, : 2 * hidden] + multiply(xp, state, gates))
             update, reset = _split_columns(gated, 2)
-            recurrent = (
-                reset * (multiply(xp, state, candidate) + inner_bias)
-                if linear_before_reset
-                else multiply(xp, reset * state, candidate)
-            )
+            if linear_before_reset:
+                recurrent = reset * (multiply(xp, state, candidate) + inner_bias)
+            else:
+                recurrent = multiply(xp, reset * state, candidate)
             proposed = activate_candidate(projected[:, 2 * hidden :] + recurrent)
             return ((1 - update) * proposed + update * state,)
 
@@ -290,7 +281,7 @@ def _plan_lstm(
     directions: int,
     p: Array | None,
     *,
-    activations: tuple[str, ...] | None = None,
+    activations: Texts | None = None,
     clip: float | None = None,
     input_forget: int = 0,
     **walk: Any,
@@ -333,7 +324,7 @@ _LSTM_COMMON: Mapping[str, Any] = {
 }
 
 
-def _reverse_rows(xp: Namespace, steps: int, lengths: tuple[int, ...]) -> tuple[Array, Array]:
+def _reverse_rows(xp: Namespace, steps: int, lengths: Integers) -> tuple[Array, Array]:
     """Returns indices of (steps, rows, ...) that turn around the steps of each row, as far as it reaches."""
     places = [[length - 1 - step if step < length else step for length in lengths] for step in range(steps)]
     return xp.asarray(places, dtype=np.int64).reshape((steps, len(lengths))), xp.arange(len(lengths))[None, :]
@@ -401,12 +392,7 @@ def dynamic_quantize_lstm(
     return xp.stack(ys, axis=1), xp.stack(hs), xp.stack(cs)
 
 
-@microsoft_kernel(
-    "AttnLSTM",
-    dtypes=(*(FLOAT32,) * 4, INT32, *(FLOAT32,) * 7, INT32, FLOAT32),
-    host=(4, 12),
-    **_LSTM_COMMON,
-)
+@microsoft_kernel("AttnLSTM", dtypes=(*(FLOAT32,) * 4, INT32, *(FLOAT32,) * 7, INT32, FLOAT32), host=(4, 12), **_LSTM_COMMON)
 def attention_lstm(
     xp: Namespace,
     x: Array,

@@ -10,10 +10,10 @@ from math import prod
 
 import numpy as np
 
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
 from hetero_core.kernels.registry import BOOL, FLOATS, INDEX, INT64, NUMBERS, Dtypes, kernel
 
-Axes = tuple[int, ...]
+Axes = Integers
 Formula = Callable[[Namespace, Array, Axes, bool], Array]
 
 
@@ -33,43 +33,27 @@ def _adds_in_pairs(x: Array, axes: Axes) -> bool:
     return bool(x.flags.c_contiguous) and sorted(axes) == list(range(x.ndim - len(axes), x.ndim))
 
 
-def _sum_of_squares(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
-    return _sum(xp, x * x, axes, keepdims)
-
-
-def _sum_of_magnitudes(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
-    return _sum(xp, xp.abs(x), axes, keepdims)
+def _as_float(x: Array) -> Array:
+    return x.astype(np.float64) if x.dtype.kind in "iu" else x
 
 
 def _euclidean_norm(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
-    wide = x.astype(np.float64) if x.dtype.kind in "iu" else x
-    return narrow(xp.sqrt(_sum_of_squares(xp, wide, axes, keepdims)), x.dtype)
-
-
-def _log_of_sum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
-    wide = x.astype(np.float64) if x.dtype.kind in "iu" else x
-    return xp.log(_sum(xp, wide, axes, keepdims))
+    wide = _as_float(x)
+    return narrow(xp.sqrt(_sum(xp, wide * wide, axes, keepdims)), x.dtype)
 
 
 def _log_of_sum_of_exponentials(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
     """Returns log(sum(exp(x))), shifted by the maximum so that nothing overflows; an infinite maximum is no shift."""
-    x = x.astype(np.float64) if x.dtype.kind in "iu" else x
+    x = _as_float(x)
     peak = reduce_max(xp, x, axes, True)
     peak = xp.where(xp.isfinite(peak), peak, peak.dtype.type(0))
     total = xp.log(_sum(xp, xp.exp(x - peak), axes, True)) + peak
     return total if keepdims else xp.squeeze(total, axis=axes)
 
 
-def _product(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
-    return xp.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
-
-
 def reduce_mean(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
     """Returns the sum divided by the number of elements; of nothing it is NaN, and 0 of integers."""
-    count = 1
-    for axis in axes:
-        count *= x.shape[axis]
-    total = _sum(xp, x, axes, keepdims)
+    count, total = prod(x.shape[axis] for axis in axes), _sum(xp, x, axes, keepdims)
     if x.dtype.kind in "iu":
         # Integers truncate toward zero, as Div does; the least one has no magnitude in its type.
         quotient = total // x.dtype.type(count)
@@ -80,25 +64,19 @@ def reduce_mean(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
 
 def reduce_max(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
     """Returns the maximum; of nothing it is minus infinity, or the smallest value of the type."""
-    if _is_empty(x, axes):
-        return _fill_reduced(xp, x, axes, keepdims, _extreme(x.dtype, lowest=True))
-    return xp.max(x, axis=axes, keepdims=keepdims)
+    return _find_extreme(xp, x, axes, keepdims, is_largest=True)
 
 
 def _minimum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
     """Returns the minimum; of nothing it is infinity, or the largest value of the type."""
-    if _is_empty(x, axes):
-        return _fill_reduced(xp, x, axes, keepdims, _extreme(x.dtype, lowest=False))
-    return xp.min(x, axis=axes, keepdims=keepdims)
+    return _find_extreme(xp, x, axes, keepdims, is_largest=False)
 
 
-def _is_empty(x: Array, axes: Axes) -> bool:
-    return any(x.shape[axis] == 0 for axis in axes)
-
-
-def _fill_reduced(xp: Namespace, x: Array, axes: Axes, keepdims: bool, value: float | bool) -> Array:
-    kept_sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdims or axis not in axes]
-    return xp.full(tuple(kept_sizes), value, dtype=x.dtype)
+def _find_extreme(xp: Namespace, x: Array, axes: Axes, keepdims: bool, *, is_largest: bool) -> Array:
+    if all(x.shape[axis] for axis in axes):
+        return (xp.max if is_largest else xp.min)(x, axis=axes, keepdims=keepdims)
+    sizes = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdims or axis not in axes)
+    return xp.full(sizes, _extreme(x.dtype, lowest=is_largest), dtype=x.dtype)
 
 
 def _extreme(dtype: np.dtype[np.generic], *, lowest: bool) -> float | bool:
@@ -117,21 +95,27 @@ def _reduce(xp: Namespace, x: Array, axes: Axes, keepdims: int, formula: Formula
 
 
 # Operator, formula, versions with the axes as attribute, versions with the axes as input, dtypes.
-_REDUCTIONS: tuple[tuple[str, Formula, tuple[int, ...], tuple[int, ...], Dtypes], ...] = (
+_REDUCTIONS: tuple[tuple[str, Formula, Integers, Integers, Dtypes], ...] = (
     ("ReduceSum", _sum, (1, 11), (13,), NUMBERS),
-    ("ReduceL1", _sum_of_magnitudes, (1, 11, 13), (18,), NUMBERS),
+    ("ReduceL1", lambda xp, x, *how: _sum(xp, xp.abs(x), *how), (1, 11, 13), (18,), NUMBERS),
     ("ReduceL2", _euclidean_norm, (1, 11, 13), (18,), NUMBERS),
-    ("ReduceLogSum", _log_of_sum, (1, 11, 13), (18, 28), NUMBERS),
+    ("ReduceLogSum", lambda xp, x, *how: xp.log(_sum(xp, _as_float(x), *how)), (1, 11, 13), (18, 28), NUMBERS),
     ("ReduceLogSumExp", _log_of_sum_of_exponentials, (1, 11, 13), (18, 28), NUMBERS),
     ("ReduceMax", reduce_max, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
     ("ReduceMean", reduce_mean, (1, 11, 13), (18,), NUMBERS),
     ("ReduceMin", _minimum, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
-    ("ReduceProd", _product, (1, 11, 13), (18,), NUMBERS),
-    ("ReduceSumSquare", _sum_of_squares, (1, 11, 13), (18,), NUMBERS),
+    (
+        "ReduceProd",
+        lambda xp, x, axes, keepdims: xp.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype),
+        (1, 11, 13),
+        (18,),
+        NUMBERS,
+    ),
+    ("ReduceSumSquare", lambda xp, x, *how: _sum(xp, x * x, *how), (1, 11, 13), (18,), NUMBERS),
 )
 
 
-def _register(op_type: str, formula: Formula, by_attribute: tuple[int, ...], by_input: tuple[int, ...], dtypes: Dtypes) -> None:
+def _register(op_type: str, formula: Formula, by_attribute: Integers, by_input: Integers, dtypes: Dtypes) -> None:
     @kernel(op_type, since=by_attribute, dtypes=dtypes)
     def reduce_by_attribute(xp: Namespace, x: Array, *, axes: Axes | None = None, keepdims: int = 1) -> Array:
         return _reduce(xp, x, axes or (), keepdims, formula, reduces_nothing=False)
@@ -168,16 +152,7 @@ def _hardmax_of(xp: Namespace, x: Array, axis: int) -> Array:
     if x.size == 0:
         return x
     first = xp.expand_dims(xp.argmax(x, axis=axis), axis)
-    shape = [1] * x.ndim
-    shape[axis] = x.shape[axis]
-    return (xp.arange(x.shape[axis]).reshape(shape) == first).astype(x.dtype)
-
-
-_FORMULAS: tuple[tuple[str, Callable[[Namespace, Array, int], Array]], ...] = (
-    ("Softmax", softmax_of),
-    ("LogSoftmax", log_softmax_of),
-    ("Hardmax", _hardmax_of),
-)
+    return (xp.arange(x.shape[axis]).reshape((-1, *(1,) * (x.ndim - axis - 1))) == first).astype(x.dtype)
 
 
 def _register_softmax(op_type: str, formula: Callable[[Namespace, Array, int], Array]) -> None:
@@ -197,8 +172,9 @@ def _register_softmax(op_type: str, formula: Callable[[Namespace, Array, int], A
         return narrow(formula(xp, rows, 1), x.dtype).reshape(x.shape)
 
 
-for _op_type, _formula in _FORMULAS:
-    _register_softmax(_op_type, _formula)
+_register_softmax("Softmax", softmax_of)
+_register_softmax("LogSoftmax", log_softmax_of)
+_register_softmax("Hardmax", _hardmax_of)
 
 
 _DTYPES = (FLOATS, INDEX, FLOATS)

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.arrays import bring
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axes, widen
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axes, widen
 from hetero_core.kernels.registry import ANY, FLOATS, INT64, kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
 from hetero_core.network.operators import scale_size
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 _TRANSFORMATIONS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 _CHOICES = {
@@ -34,8 +35,8 @@ _CHOICES_19 = {**_CHOICES_18, "coordinate_transformation_mode": (*_TRANSFORMATIO
 _SINCE_18 = ("antialias", "axes", "keep_aspect_ratio_policy")
 _TRUNCATED = frozenset({"int8", "int32", "uint8"})
 """Integers that ONNX Runtime interpolates along lines, and cuts off; quantizers write such nodes."""
-_Rows = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-_Positions = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+_Rows = np.ndarray[Integers, np.dtype[np.float64]]
+_Positions = np.ndarray[Integers, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Axis:
     roi: tuple[Fraction, Fraction] = (Fraction(0), Fraction(1))
 
 
-def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_resize(node: Node, input_types: InputTypes) -> str | None:
     """Refuses cases on which sources disagree: most interpolated integers (rounding), and scales together with a region (output size)."""
     x_type = input_types[0] if input_types else None
     mode = node.attributes.get("mode", "nearest")
@@ -85,11 +86,7 @@ def _refuse_resize(node: Node, input_types: tuple[ValueType | None, ...]) -> str
     return None
 
 
-_RESIZE: dict[str, Any] = {
-    "dtypes": (ANY, FLOATS, FLOATS, INT64),
-    "host": (1, 2, 3),
-    "refuse": _refuse_resize,
-}
+_RESIZE: dict[str, Any] = {"dtypes": (ANY, FLOATS, FLOATS, INT64), "host": (1, 2, 3), "refuse": _refuse_resize}
 
 
 @kernel("Resize", since=(19,), choices=_CHOICES_19, **_RESIZE)
@@ -104,7 +101,7 @@ def resize(
     sizes: Array | None = None,
     *,
     antialias: int = 0,
-    axes: tuple[int, ...] | None = None,
+    axes: Integers | None = None,
     coordinate_transformation_mode: str = "half_pixel",
     cubic_coeff_a: float = -0.75,
     exclude_outside: int = 0,
@@ -131,23 +128,16 @@ def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nea
 
 
 @kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize)
-def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", scales: tuple[float, ...]) -> Array:
+def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", scales: Floats) -> Array:
     """Returns the result of Upsample-9, with scales as an attribute."""
     return resize_by_scales(xp, x, np.asarray(scales), mode=mode)
 
 
-def _count_upsampled(x: Array, *, height_scale: float, width_scale: float, **_: Any) -> int:
+def _count(x: Array, *, height_scale: float, width_scale: float, **_: Any) -> int:
     return int(x.nbytes * max(height_scale, 1) * max(width_scale, 1))
 
 
-@kernel(
-    "Upsample",
-    since=(1,),
-    dtypes=ANY,
-    choices={"mode": ("nearest", "bilinear")},
-    refuse=_refuse_resize,
-    count_bytes=_count_upsampled,
-)
+@kernel("Upsample", since=(1,), dtypes=ANY, choices={"mode": ("nearest", "bilinear")}, refuse=_refuse_resize, count_bytes=_count)
 def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Array:
     """Returns images resampled along height and width."""
     scales = np.asarray((1.0, 1.0, height_scale, width_scale))
@@ -155,7 +145,7 @@ def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = 
 
 
 def lay_axes(
-    shape: tuple[int, ...], named: tuple[int, ...], roi: Array | None, scales: Array | None, sizes: Array | None, policy: str
+    shape: Integers, named: Integers, roi: Array | None, scales: Array | None, sizes: Array | None, policy: str
 ) -> list[Axis]:
     """Returns the axes with their output sizes: those of `scale_size` from scales, the nearest integer if the ratio is kept."""
     target_sizes = integers_of(sizes)
@@ -208,11 +198,9 @@ def _find_line(axis: Axis, transformation: str) -> tuple[Fraction, Fraction]:
         return (Fraction(0) if exact == 1 else last / (exact - 1)), Fraction(0)
     if transformation == "tf_crop_and_resize":
         begin, end = axis.roi
-        return (
-            (Fraction(0), half * (begin + end) * last)
-            if axis.output == 1
-            else ((end - begin) * last / (axis.output - 1), begin * last)
-        )
+        if axis.output == 1:
+            return Fraction(0), half * (begin + end) * last
+        return (end - begin) * last / (axis.output - 1), begin * last
     if transformation == "pytorch_half_pixel" and axis.output == 1:
         return Fraction(0), Fraction(0)
     slope = 1 / axis.scale

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
-from hetero_core.kernels.precision import Array, Namespace, integers_of, narrow, normalize_axis, widen
+from hetero_core.kernels.precision import Array, Floats, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import FLOATS, INDEX, INT64, kernel
 
 _FLAGS = {"inverse": (0, 1), "onesided": (0, 1)}
@@ -53,19 +53,13 @@ def _transform(xp: Namespace, x: Array, dft_length: Array | None, axis: int, inv
 
 @kernel("STFT", since=(17,), dtypes=(FLOATS, INDEX, FLOATS, INDEX), host=(1, 3), choices={"onesided": (0, 1)})
 def stft(
-    xp: Namespace,
-    signal: Array,
-    frame_step: Array,
-    window: Array | None = None,
-    frame_length: Array | None = None,
-    *,
-    onesided: int = 1,
+    xp: Namespace, signal: Array, frame_step: Array, window: Array | None = None, frame: Array | None = None, *, onesided: int = 1
 ) -> Array:
     """Returns the transforms of windowed frames of a signal (batch, length, 1 or 2), or (batch, length) as torch's exporter writes it."""
     signal = signal if signal.ndim == 3 else signal[..., None]
     step = integers_of(frame_step)[0]
     default = signal.shape[1] if window is None else window.shape[0]
-    length = default if frame_length is None else integers_of(frame_length)[0]
+    length = default if frame is None else integers_of(frame)[0]
     count = (signal.shape[1] - length) // step + 1
     frames = xp.stack([signal[:, index * step : index * step + length] for index in range(count)], axis=1)
     if window is not None:
@@ -73,7 +67,7 @@ def stft(
     return _transform(xp, frames, None, 2, 0, onesided)
 
 
-def _make_window(size: Array, coefficients: tuple[float, ...], periodic: int, output_datatype: int) -> Array:
+def _make_window(size: Array, coefficients: Floats, periodic: int, output_datatype: int) -> Array:
     """Returns a sum of cosines, c0 - c1 cos(t) + c2 cos(2 t), over a period (periodic) or from end to end."""
     count = integers_of(size)[0]
     span = count if periodic else count - 1
@@ -88,7 +82,7 @@ def _count_window(size: Array, **_: Any) -> int:
     return integers_of(size)[0] * 8
 
 
-def _register_window(op_type: str, coefficients: tuple[float, ...]) -> None:
+def _register_window(op_type: str, coefficients: Floats) -> None:
     @kernel(op_type, since=(17,), dtypes=INDEX, choices=_WINDOW_DTYPES, runs_on_host=True, count_bytes=_count_window)
     def make_window(xp: Namespace, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
         return _make_window(size, coefficients, periodic, output_datatype)
@@ -113,18 +107,11 @@ def _count_mels(num_mel_bins: Array, dft_length: Array, *_: Any, **__: Any) -> i
     count_bytes=_count_mels,
 )
 def mel_weight_matrix(
-    xp: Namespace,
-    num_mel_bins: Array,
-    dft_length: Array,
-    sample_rate: Array,
-    lower_edge_hertz: Array,
-    upper_edge_hertz: Array,
-    *,
-    output_datatype: int = 1,
+    xp: Namespace, mel_bins: Array, dft_length: Array, sample_rate: Array, least: Array, most: Array, *, output_datatype: int = 1
 ) -> Array:
     """Returns triangles of height 1 that map spectrum bins to mel bins, mel(f) = 2595 log10(1 + f / 700)."""
-    bins, length, rate = (integers_of(value)[0] for value in (num_mel_bins, dft_length, sample_rate))
-    low, high = (2595 * np.log10(1 + float(edge.reshape(-1)[0]) / 700) for edge in (lower_edge_hertz, upper_edge_hertz))
+    bins, length, rate = (integers_of(value)[0] for value in (mel_bins, dft_length, sample_rate))
+    low, high = (2595 * np.log10(1 + float(edge.reshape(-1)[0]) / 700) for edge in (least, most))
     mels = np.arange(bins + 2) * (high - low) / (bins + 2) + low
     hertz = 700 * (10 ** (mels / 2595) - 1)
     places = ((length + 1) * hertz // rate).astype(int)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.kernels.operators.ml_models import InputTypes
-from hetero_core.kernels.precision import Array, Namespace
+from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts
 from hetero_core.kernels.registry import FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.operators import broadcast_sizes
 
 _EXTRA = "needs google-re2, which is not installed; pip install hetero-core[text]"
@@ -109,7 +109,7 @@ def string_split(xp: Namespace, x: Array, *, delimiter: str | None = None, maxsp
     return padded.reshape((*x.shape, longest)), np.asarray(counts, dtype=np.int64).reshape(x.shape)
 
 
-def _prepare_match(xp: Namespace, input_types: InputTypes, *, pattern: str) -> Callable[[str], bool]:
+def _prepare_match(xp: Namespace, _: InputTypes, *, pattern: str) -> Callable[[str], bool]:
     return compile_match(pattern)
 
 
@@ -129,15 +129,10 @@ _CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.uppe
     dtypes=STRING,
     choices={"case_change_action": ("LOWER", "UPPER", "NONE"), "is_case_sensitive": (0, 1)},
     runs_on_host=True,
+    unread={"locale": None},
 )
 def string_normalizer(
-    xp: Namespace,
-    x: Array,
-    *,
-    case_change_action: str = "NONE",
-    is_case_sensitive: int = 0,
-    locale: str | None = None,
-    stopwords: tuple[str, ...] = (),
+    xp: Namespace, x: Array, *, case_change_action: str = "NONE", is_case_sensitive: int = 0, stopwords: Texts = ()
 ) -> Array:
     """Returns the texts without stop words, with the case changed; a single empty text if all are removed.
 
@@ -164,24 +159,21 @@ class GramRule:
 
 def _prepare_tfidf(
     xp: Namespace,
-    input_types: InputTypes,
+    _: InputTypes,
     *,
     max_gram_length: int,
     max_skip_count: int,
     min_gram_length: int,
     mode: str,
-    ngram_counts: tuple[int, ...],
-    ngram_indexes: tuple[int, ...],
-    pool_int64s: tuple[int, ...] = (),
-    pool_strings: tuple[str, ...] = (),
-    weights: tuple[float, ...] | None = None,
+    ngram_counts: Integers,
+    ngram_indexes: Integers,
+    pool_int64s: Integers = (),
+    pool_strings: Texts = (),
+    weights: Floats | None = None,
 ) -> GramRule:
     # A single element has nothing to skip.
-    strides = [
-        (length, skip + 1)
-        for length in range(min_gram_length, max_gram_length + 1)
-        for skip in range(max_skip_count + 1 if length > 1 else 1)
-    ]
+    lengths, skips = range(min_gram_length, max_gram_length + 1), range(max_skip_count + 1)
+    strides = [(length, skip + 1) for length in lengths for skip in (skips if length > 1 else range(1))]
     width = max(ngram_indexes) + 1
     scale = np.ones(width, dtype=np.float32)
     if weights is not None and mode != "TF":
@@ -224,9 +216,7 @@ def tfidf_vectorizer(xp: Namespace, x: Array, *, prepared: GramRule) -> Array:
     return counts.reshape(counts.shape[1:] if x.ndim <= 1 else counts.shape)
 
 
-def _index_pool(
-    pool: tuple[str, ...] | tuple[int, ...], ngram_counts: tuple[int, ...], ngram_indexes: tuple[int, ...]
-) -> dict[tuple[str | int, ...], int]:
+def _index_pool(pool: Texts | Integers, ngram_counts: Integers, ngram_indexes: Integers) -> dict[tuple[str | int, ...], int]:
     """Returns n-gram -> output position. The pool holds all 1-grams, then all 2-grams, ...; ngram_counts holds the begin of each length."""
     slots: dict[tuple[str | int, ...], int] = {}
     ends = (*ngram_counts[1:], len(pool))
@@ -236,27 +226,14 @@ def _index_pool(
     return slots
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRule:
-    """The rule that cuts a text into tokens, and the padding of rows with fewer tokens."""
-
-    cut: Callable[[str], list[str]]
-    pad_value: str
-
-
+TokenRule = tuple[Callable[[str], list[str]], str]
+"""The function that cuts a text into tokens, and the padding of rows with fewer tokens."""
 _RUN = re.compile(r"(?:\[(?:[A-Za-z0-9](?:-[A-Za-z0-9])?|_|\\[dw])+\]|\\[dw])\+")
 """Runs of ASCII characters of one class, in which Python's expressions are RE2's; `re2` takes some microseconds for each match."""
 
 
 def _prepare_tokenizer(
-    xp: Namespace,
-    input_types: InputTypes,
-    *,
-    mark: int = 0,
-    mincharnum: int,
-    pad_value: str,
-    separators: tuple[str, ...] = (),
-    tokenexp: str = "",
+    xp: Namespace, _: InputTypes, *, mincharnum: int, pad_value: str, separators: Texts = (), tokenexp: str = ""
 ) -> TokenRule:
     if bool(separators) == bool(tokenexp):
         raise ValueError("needs either separators or a tokenexp")
@@ -269,7 +246,7 @@ def _prepare_tokenizer(
 
     least = max(mincharnum, 1)
     if _RUN.fullmatch(tokenexp):
-        return TokenRule(re.compile(f"{tokenexp[:-1]}{{{least},}}", re.ASCII).findall, pad_value)
+        return re.compile(f"{tokenexp[:-1]}{{{least},}}", re.ASCII).findall, pad_value
 
     def cut(text: str) -> list[str]:
         if tokenexp:
@@ -282,7 +259,7 @@ def _prepare_tokenizer(
                 pieces = [part for piece in pieces for part in _split(piece, search(piece))]
         return [piece for piece in pieces if len(piece) >= least]
 
-    return TokenRule(cut, pad_value)
+    return cut, pad_value
 
 
 def _split(text: str, places: list[tuple[int, int]]) -> list[str]:
@@ -300,21 +277,22 @@ def _split(text: str, places: list[tuple[int, int]]) -> list[str]:
     choices={"mark": (0,)},
     runs_on_host=True,
     prepare=_prepare_tokenizer,
+    unread={"mark": 0},
 )
 def tokenizer(xp: Namespace, x: Array, *, prepared: TokenRule) -> Array:
     """Returns the tokens of each text along a new axis, filled up with pad_value: the matches, or the text between separators.
 
     Of several matches at a place the longest counts.
     """
-    counts, flat = list[int](), list[str]()
+    (cut, pad_value), counts, flat = prepared, list[int](), list[str]()
     for text in x.reshape(-1).tolist():
-        tokens = prepared.cut(str(text))
+        tokens = cut(str(text))
         counts.append(len(tokens))
         flat += tokens
     longest = max(counts, default=0)
     if longest * len(counts) == len(flat):
         return np.array(flat, object).reshape((*x.shape, longest))
-    y = np.full((len(counts), longest), prepared.pad_value, dtype=object)
+    y = np.full((len(counts), longest), pad_value, dtype=object)
     y[np.arange(longest) < np.array(counts, np.int64)[:, None]] = flat
     return y.reshape((*x.shape, longest))
 
@@ -407,13 +385,7 @@ def _mix(block: int) -> int:
     return _rotate(block * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
 
 
-@microsoft_kernel(
-    "NGramHashMapping",
-    dtypes=(INDEX, INDEX, INDEX, INDEX, INDEX, INDEX, frozenset({"int32"})),
-    outputs=2,
-    choices={"reset_on_eos": (0, 1)},
-    runs_on_host=True,
-)
+@microsoft_kernel("NGramHashMapping", dtypes=(*(INDEX,) * 6, INT32), outputs=2, choices={"reset_on_eos": (0, 1)}, runs_on_host=True)
 def n_gram_hash_mapping(
     xp: Namespace,
     input_ids: Array,
@@ -445,13 +417,12 @@ def shift_ids(ids: Any, reach: int, segments: Any, eos: int | None, filler: int)
     is_cut = np.zeros(count, bool)
     shifts = [ids[reach:]]
     for back in range(1, reach + 1):
-        behind = ids[reach - back : reach - back + count]
+        at = reach - back
+        behind = ids[at : at + count]
         if eos is not None:
             is_cut = is_cut | (behind == eos)
         if segments is not None:
-            is_cut = is_cut | (
-                segments[reach - back + 1 : reach - back + 1 + count] != segments[reach - back : reach - back + count]
-            )
+            is_cut = is_cut | (segments[at + 1 : at + 1 + count] != segments[at : at + count])
         shifts.append(np.where(is_cut, np.asarray(filler, ids.dtype), behind))
     return shifts
 
@@ -472,7 +443,7 @@ def hash_shifts(shifts: list[Any], multipliers: Any, vocab_sizes: Any, head_offs
 
 @microsoft_kernel(
     "VarlenNGramHashMapping",
-    dtypes=(INDEX, INDEX, INDEX, INT32, INDEX, INDEX, INDEX, INT32, INT32, INT32),
+    dtypes=(*(INDEX,) * 3, INT32, *(INDEX,) * 3, *(INT32,) * 3),
     outputs=4,
     choices={"reset_on_eos": (0, 1)},
     runs_on_host=True,

@@ -13,10 +13,8 @@ from math import sqrt
 from hetero_core.kernels.precision import Array, Namespace
 from hetero_core.kernels.registry import INT64, Dtypes, kernel
 
-_FLOATS: Dtypes = frozenset({"float32", "float64"})
-_optimizer = partial(
-    kernel, domain="ai.onnx.preview.training", since=(1,), dtypes=(_FLOATS, INT64, _FLOATS), host=(0, 1), outputs=None
-)
+_WIDE: Dtypes = frozenset({"float32", "float64"})
+_optimizer = partial(kernel, domain="ai.onnx.preview.training", since=(1,), dtypes=(_WIDE, INT64, _WIDE), host=(0, 1), outputs=None)
 
 
 def _step_all(tensors: tuple[Array, ...], kinds: int, step: Callable[..., tuple[Array, ...]]) -> tuple[Array, ...]:
@@ -34,13 +32,7 @@ def _scalar(value: Array) -> float:
 
 @_optimizer("Adagrad")
 def adagrad(
-    xp: Namespace,
-    r: Array,
-    t: Array,
-    *tensors: Array,
-    decay_factor: float = 0.0,
-    epsilon: float = 1e-6,
-    norm_coefficient: float = 0.0,
+    xp: Namespace, r: Array, t: Array, *rest: Array, decay_factor: float = 0.0, epsilon: float = 1e-6, norm_coefficient: float = 0.0
 ) -> tuple[Array, ...]:
     """Returns x - r / (1 + t decay) g / (sqrt(h) + epsilon) with h the sum of squared gradients, and h."""
     rate = _scalar(r) / (1 + _scalar(t) * decay_factor)
@@ -50,7 +42,7 @@ def adagrad(
         total = h + regularized * regularized
         return x - rate * regularized / (xp.sqrt(total) + epsilon), total
 
-    return _step_all(tensors, 3, step)
+    return _step_all(rest, 3, step)
 
 
 @_optimizer("Adam")
@@ -58,7 +50,7 @@ def adam(
     xp: Namespace,
     r: Array,
     t: Array,
-    *tensors: Array,
+    *rest: Array,
     alpha: float = 0.9,
     beta: float = 0.999,
     epsilon: float = 1e-6,
@@ -80,12 +72,12 @@ def adam(
         moved = x - rate * (mean / (xp.sqrt(square) + epsilon))
         return (1 - norm_coefficient_post) * moved, mean, square
 
-    return _step_all(tensors, 4, step)
+    return _step_all(rest, 4, step)
 
 
 @_optimizer("Momentum", choices={"mode": ("standard", "nesterov")})
 def momentum(
-    xp: Namespace, r: Array, t: Array, *tensors: Array, alpha: float, beta: float, mode: str, norm_coefficient: float
+    xp: Namespace, r: Array, t: Array, *rest: Array, alpha: float, beta: float, mode: str, norm_coefficient: float
 ) -> tuple[Array, ...]:
     """Returns x - r v with v = alpha v + beta g; nesterov looks ahead: x - r (g + alpha v)."""
     rate = _scalar(r)
@@ -97,4 +89,4 @@ def momentum(
         direction = regularized + alpha * velocity if mode == "nesterov" else velocity
         return x - rate * direction, velocity
 
-    return _step_all(tensors, 3, step)
+    return _step_all(rest, 3, step)

@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.arrays import assign, bring
-from hetero_core.kernels.precision import Array, Namespace, integers_of, multiply, narrow, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT32, INT64, NUMBERS, UINT8, kernel, microsoft_kernel
+from hetero_core.kernels.tables import InputTypes
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows, spread_bias
 from hetero_core.network.graph import Node
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType
 
 Resolve = Callable[[Array, int], tuple[Array, Array | None]]
 """(integer positions, axis) -> (positions inside the axis, mask of the counted elements or None)."""
 
 
-def count_inside(xp: Namespace, sizes: tuple[int, ...]) -> Resolve:
+def count_inside(xp: Namespace, sizes: Integers) -> Resolve:
     """Returns a `Resolve` function with which positions outside of the tensor read zero."""
 
     def resolve(positions: Array, axis: int) -> tuple[Array, Array]:
@@ -89,10 +90,10 @@ def weigh_cubic(fraction: Array) -> list[tuple[int, Array]]:
 
 
 _PADDING = {"padding_mode": ("zeros", "border", "reflection"), "align_corners": (0, 1)}
-Vector = np.ndarray[tuple[int, ...], np.dtype[Any]]
+Vector = np.ndarray[Integers, np.dtype[Any]]
 
 
-def _refuse_interpolation(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_interpolation(node: Node, input_types: InputTypes) -> str | None:
     """Refuses to interpolate integers, for which no source defines the rounding."""
     mode, data_type = node.attributes.get("mode", "linear"), input_types[0]
     dtype = data_type.dtype if isinstance(data_type, TensorType) else None
@@ -104,14 +105,17 @@ def _refuse_interpolation(node: Node, input_types: tuple[ValueType | None, ...])
 _grid_kernel = partial(kernel, "GridSample", dtypes=(NUMBERS | BOOL | COMPLEX, FLOATS), refuse=_refuse_interpolation)
 
 
-@microsoft_kernel("GridSample", dtypes=FLOAT32, choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")})
-@_grid_kernel(since=(16,), choices={**_PADDING, "mode": ("bilinear", "nearest", "bicubic")})
-def grid_sample_image(
-    xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
-) -> Array:
+_IMAGES: dict[str, Any] = {
+    "choices": {**_PADDING, "mode": ("bilinear", "nearest", "bicubic")},
+    "shared": {"align_corners": 0, "padding_mode": "zeros"},
+}
+
+
+@microsoft_kernel("GridSample", dtypes=FLOAT32, **_IMAGES)
+@_grid_kernel(since=(16,), **_IMAGES)
+def grid_sample_image(xp: Namespace, x: Array, grid: Array, *, mode: str = "bilinear", **borders: Any) -> Array:
     """Returns images sampled at the grid's positions."""
-    general = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    return grid_sample(xp, x, grid, align_corners=align_corners, mode=general, padding_mode=padding_mode)
+    return grid_sample(xp, x, grid, mode=mode.removeprefix("bi"), **borders)
 
 
 @_grid_kernel(since=(20, 22), choices={**_PADDING, "mode": ("linear", "nearest", "cubic")})
@@ -159,7 +163,7 @@ def _bring_inside(xp: Namespace, place: Array, size: int, padding_mode: str, ali
     return _reflect(xp, place, size, align_corners) if padding_mode == "reflection" else place
 
 
-def _resolve_border(xp: Namespace, sizes: tuple[int, ...], padding_mode: str, align_corners: int) -> Resolve:
+def _resolve_border(xp: Namespace, sizes: Integers, padding_mode: str, align_corners: int) -> Resolve:
     if padding_mode == "zeros":
         return count_inside(xp, sizes)
 
@@ -181,9 +185,7 @@ def affine_grid(xp: Namespace, theta: Array, size: Array, *, align_corners: int 
     for axis in reversed(range(rank)):
         steps = xp.arange(sizes[axis], dtype=wide.dtype)
         line = steps * 2 / (sizes[axis] - 1) - 1 if align_corners else (2 * steps + 1) / sizes[axis] - 1
-        shape = [1] * rank
-        shape[axis] = -1
-        columns.append(xp.broadcast_to(line.reshape(shape), sizes).reshape(-1))
+        columns.append(xp.broadcast_to(line.reshape((-1, *(1,) * (rank - axis - 1))), sizes).reshape(-1))
     columns.append(xp.ones_like(columns[0]))
     points = xp.matmul(wide, xp.stack(columns))
     return narrow(xp.swapaxes(points, 1, 2), theta.dtype).reshape((theta.shape[0], *sizes, rank))
@@ -200,14 +202,11 @@ def _count_aligned(
     return int(rois.shape[0]) * int(x.shape[1]) * samples * int(x.itemsize)
 
 
-@kernel(
-    "RoiAlign",
-    since=(16, 22),
-    dtypes=(FLOATS, FLOATS, INT64),
-    host=(1, 2),
-    choices={**_ROI, "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")},
-    count_bytes=_count_aligned,
-)
+_roi_kernel = partial(kernel, "RoiAlign", dtypes=(FLOATS, FLOATS, INT64), host=(1, 2), count_bytes=_count_aligned)
+_POOLED = {"mode": "avg", "output_height": 1, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0}
+
+
+@_roi_kernel(since=(16, 22), choices={**_ROI, "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")})
 def roi_align(
     xp: Namespace,
     x: Array,
@@ -227,18 +226,9 @@ def roi_align(
     wide = widen(x)
     regions = []
     for roi, item in zip(rois.astype(np.float64), integers_of(batch_indices), strict=True):
-        corners = []
-        for axis, (begin, end) in enumerate(((roi[1], roi[3]), (roi[0], roi[2]))):
-            corners.append(
-                _sample_line(
-                    begin * spatial_scale - shift,
-                    end * spatial_scale - shift,
-                    outputs[axis],
-                    sampling_ratio,
-                    x.shape[2 + axis],
-                    keeps_one=shift == 0,
-                )
-            )
+        left, top, right, bottom = roi * spatial_scale - shift
+        lines = zip((top, left), (bottom, right), outputs, x.shape[2:], strict=True)
+        corners = [_sample_line(*line, sampling_ratio, keeps_one=shift == 0) for line in lines]
         # Only memory of the host may be asked whether a number is finite.
         mean = _average_region(wide[item], corners, outputs) if mode == "avg" and xp is np else None
         regions.append(_pool_region(xp, wide[item], corners, outputs, mode) if mean is None else mean)
@@ -247,15 +237,7 @@ def roi_align(
     return narrow(xp.stack(regions), x.dtype)
 
 
-@kernel(
-    "RoiAlign",
-    since=(10,),
-    dtypes=(FLOATS, FLOATS, INT64),
-    host=(1, 2),
-    choices=_ROI,
-    count_bytes=_count_aligned,
-    shared={"mode": "avg", "output_height": 1, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0},
-)
+@_roi_kernel(since=(10,), choices=_ROI, shared=_POOLED)
 def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Array, **attributes: Any) -> Array:
     """Returns pooled regions without the shift by half a pixel."""
     return roi_align(xp, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **attributes)
@@ -264,7 +246,7 @@ def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Arr
 _Line = tuple[Vector, Vector]
 
 
-def _sample_line(begin: float, end: float, outputs: int, sampling_ratio: int, size: int, *, keeps_one: bool) -> _Line:
+def _sample_line(begin: float, end: float, outputs: int, size: int, sampling_ratio: int, *, keeps_one: bool) -> _Line:
     """Returns the lower and the upper neighbours of all samples along an axis, (2, samples), and their weights (0 far outside).
 
     Without the half-pixel shift a region is at least an element long.
@@ -321,7 +303,7 @@ def _pool_region(xp: Namespace, x: Array, corners: list[_Line], outputs: tuple[i
 
 
 @kernel("MaxRoiPool", since=(1, 22), dtypes=FLOATS, host=(1,))
-def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: tuple[int, ...], spatial_scale: float = 1.0) -> Array:
+def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: Integers, spatial_scale: float = 1.0) -> Array:
     """Returns the largest element of each bin of each region, 0 for an empty bin. rois: (regions, 5).
 
     Corners are rounded half away from zero to elements, and both belong to the region.
@@ -329,9 +311,7 @@ def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: tuple[in
     regions = []
     for roi in rois.astype(np.float32):
         image = x[int(roi[0])]
-        left, top, right, bottom = (
-            int(np.floor(np.float32(corner) * np.float32(spatial_scale) + np.float32(0.5))) for corner in roi[1:]
-        )
+        left, top, right, bottom = np.floor(roi[1:] * np.float32(spatial_scale) + np.float32(0.5)).astype(int).tolist()
         rows = _cut_bins(top, bottom, pooled_shape[0], x.shape[2])
         columns = _cut_bins(left, right, pooled_shape[1], x.shape[3])
         zero = xp.zeros(x.shape[1], dtype=x.dtype)
@@ -346,21 +326,15 @@ def max_roi_pool(xp: Namespace, x: Array, rois: Array, *, pooled_shape: tuple[in
 
 def _cut_bins(begin: int, end: int, count: int, size: int) -> list[slice]:
     length = np.float32(max(end - begin + 1, 1)) / np.float32(count)
-    return [
-        slice(
-            min(max(int(np.floor(index * length)) + begin, 0), size), min(max(int(np.ceil((index + 1) * length)) + begin, 0), size)
-        )
-        for index in range(count)
-    ]
+    places = np.arange(count + 1, dtype=np.float32) * length
+    edges = (np.clip(bound.astype(int) + begin, 0, size).tolist() for bound in (np.floor(places[:-1]), np.ceil(places[1:])))
+    return list(map(slice, *edges))
 
 
-@kernel(
-    "NonMaxSuppression",
-    since=(10, 11),
-    dtypes=(FLOAT32, FLOAT32, INT64, FLOAT32),
-    choices={"center_point_box": (0, 1)},
-    runs_on_host=True,
-)
+_BOXES = (FLOAT32, FLOAT32, INT64, FLOAT32)
+
+
+@kernel("NonMaxSuppression", since=(10, 11), dtypes=_BOXES, choices={"center_point_box": (0, 1)}, runs_on_host=True)
 def non_max_suppression(
     xp: Namespace,
     boxes: Array,
@@ -450,20 +424,13 @@ _CODECS = (
 )
 
 
-def _refuse_without_pillow(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _need_pillow(node: Node, input_types: InputTypes) -> str | None:
     if find_spec("PIL") is None:
         return f"{node.operator} needs Pillow, which is not installed; pip install hetero-core[images]"
     return None
 
 
-@kernel(
-    "ImageDecoder",
-    since=(20,),
-    dtypes=UINT8,
-    choices={"pixel_format": tuple(_MODES)},
-    runs_on_host=True,
-    refuse=_refuse_without_pillow,
-)
+@kernel("ImageDecoder", since=(20,), dtypes=UINT8, choices={"pixel_format": tuple(_MODES)}, runs_on_host=True, refuse=_need_pillow)
 def decode_image(xp: Namespace, encoded_stream: Array, *, pixel_format: str = "RGB") -> Array:
     """Returns the pixels of an encoded image, uint8 (height, width, channels); no pixels if it is damaged or unknown.
 
@@ -490,22 +457,18 @@ def decode_image(xp: Namespace, encoded_stream: Array, *, pixel_format: str = "R
     "CropAndResize", halves=(0,), dtypes=(FLOAT32, FLOAT32, INT32, INT32), host=(3,), choices={"mode": ("bilinear", "nearest")}
 )
 def crop_and_resize(
-    xp: Namespace,
-    x: Array,
-    rois: Array,
-    batch_indices: Array,
-    crop_size: Array,
-    *,
-    extrapolation_value: float = 0.0,
-    mode: str = "bilinear",
+    xp: Namespace, x: Array, rois: Array, items: Array, crop: Array, *, extrapolation_value: float = 0.0, mode: str = "bilinear"
 ) -> Array:
-    """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a fixed value outside of the image."""
-    sizes, counts = x.shape[2:], integers_of(crop_size)
+    """Returns each region (top, left, bottom, right, from 0 to 1), resized with its corners kept; a fixed value outside of the image.
+
+    items: the image of each region.
+    """
+    sizes, counts = x.shape[2:], integers_of(crop)
     rows, columns = (_lay_line(xp, rois[:, axis], rois[:, axis + 2], sizes[axis], count) for axis, count in enumerate(counts))
     shape = (rois.shape[0], *counts)
     places = [xp.broadcast_to(line, shape).reshape((shape[0], prod(counts))) for line in (rows[:, :, None], columns[:, None, :])]
     inside = [(place >= 0) & (place <= size - 1) for place, size in zip(places, sizes, strict=True)]
-    images, resolve = xp.take(x, batch_indices, axis=0), _resolve_border(xp, sizes, "border", 0)
+    images, resolve = xp.take(x, items, axis=0), _resolve_border(xp, sizes, "border", 0)
     if mode == "nearest":  # halves go away from zero
         nearest = tuple(xp.floor(place + np.float32(0.5)).astype(np.int64) for place in places)
         y = read_elements(xp, images, nearest, resolve)
@@ -524,7 +487,7 @@ def _lay_line(xp: Namespace, begin: Array, end: Array, size: int, count: int) ->
     return (begin * last)[:, None] + xp.arange(count).astype(np.float32)[None, :] * step[:, None]
 
 
-def _refuse_masks(node: Node, input_types: tuple[ValueType | None, ...]) -> str | None:
+def _refuse_masks(node: Node, input_types: InputTypes) -> str | None:
     """Refuses a mask for each channel: ONNX Runtime reads it at the wrong places, so no two sources agree."""
     mask = input_types[1] if len(input_types) > 1 else None
     shape = mask.shape if isinstance(mask, TensorType) else None
@@ -541,7 +504,7 @@ def _refuse_masks(node: Node, input_types: tuple[ValueType | None, ...]) -> str 
     unread={"storage_order": 0},
     refuse=_refuse_masks,
 )
-def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: tuple[int, ...], **geometry: Any) -> Array:
+def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: Integers, **geometry: Any) -> Array:
     """Returns the largest element of each window, each of its innermost rows read up to the first element whose mask is 0.
 
     mask: (1, 1, *sizes). The first element of an image of two or more axes is always read.
@@ -566,18 +529,11 @@ def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: tup
     return largest
 
 
-@microsoft_kernel("WordConvEmbedding", dtypes=(INT32, FLOAT32, FLOAT32, FLOAT32))
-def word_conv_embedding(
-    xp: Namespace,
-    words: Array,
-    w: Array,
-    b: Array,
-    c: Array,
-    *,
-    char_embedding_size: int | None = None,
-    conv_window_size: int | None = None,
-    embedding_size: int | None = None,
-) -> Array:
+_EMBEDDING_SIZES = dict.fromkeys(("char_embedding_size", "conv_window_size", "embedding_size"))
+
+
+@microsoft_kernel("WordConvEmbedding", dtypes=(INT32, FLOAT32), unread=_EMBEDDING_SIZES)
+def word_conv_embedding(xp: Namespace, words: Array, w: Array, b: Array, c: Array) -> Array:
     """Returns for each word the largest tanh of a convolution over the embeddings of its letters; 0 ends a word.
 
     words: (words, letters); w: (filters, 1, window, size); c: (letters, size).
@@ -596,7 +552,6 @@ def word_conv_embedding(
     return xp.where(empty[:, None], np.float32(0), y).astype(np.float32).reshape((*words.shape[:-1], filters))
 
 
-Sizes = tuple[int, ...]
 _STEPS = {"dilations": None, "pads": None, "strides": None}
 
 
@@ -632,11 +587,8 @@ def deform_conv(
     if mask is not None:
         columns = columns * widen(mask).reshape((batch, offset_group, 1, depth, points))
     outputs = w.shape[0]
-    y = multiply(
-        xp,
-        widen(w).reshape((group, outputs // group, prod(w.shape[1:]))),
-        columns.reshape((batch, group, channels // group * depth, points)),
-    )
+    filters = widen(w).reshape((group, outputs // group, prod(w.shape[1:])))
+    y = multiply(xp, filters, columns.reshape((batch, group, channels // group * depth, points)))
     y = y.reshape((batch, outputs, *windows.outputs))
     if b is not None:
         y = y + spread_bias(widen(b), y)
@@ -648,19 +600,15 @@ def _lay_places(xp: Namespace, windows: Windows) -> list[Array]:
     rank = len(windows.sizes)
     places = []
     for axis in range(rank):
-        shape = [1] * (2 * rank)
-        shape[axis] = -1
-        of_tap = (xp.arange(windows.kernel[axis]) * windows.dilations[axis]).reshape(shape)
-        shape[axis], shape[rank + axis] = 1, -1
-        of_output = (xp.arange(windows.outputs[axis]) * windows.strides[axis] - windows.pads[axis][0]).reshape(shape)
+        behind = (1,) * (rank - axis - 1)
+        of_tap = (xp.arange(windows.kernel[axis]) * windows.dilations[axis]).reshape((-1, *behind, *(1,) * rank))
+        of_output = (xp.arange(windows.outputs[axis]) * windows.strides[axis] - windows.pads[axis][0]).reshape((-1, *behind))
         both = xp.broadcast_to(of_tap + of_output, (*windows.kernel, *windows.outputs))
         places.append(both.reshape((prod(windows.kernel), prod(windows.outputs))))
     return places
 
 
-def _find_pooled_shape(
-    x: Array, *, kernel_shape: Sizes, pads: Sizes | None = None, strides: Sizes | None = None
-) -> tuple[int, ...]:
+def _find_unpooled(x: Array, *, kernel_shape: Integers, pads: Integers | None = None, strides: Integers | None = None) -> Integers:
     """Returns the shape of the input from which a MaxPool with these attributes made x."""
     rank = x.ndim - 2
     steps, flat = strides or (1,) * rank, pads or (0,) * (2 * rank)
@@ -686,25 +634,21 @@ def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, *
 
 def _count_unpooled(x: Array, indices: Array, output_shape: Array | None = None, **geometry: Any) -> int:
     requested = 0 if output_shape is None else prod(integers_of(output_shape))
-    return int(max(prod(_find_pooled_shape(x, **geometry)), requested)) * int(x.itemsize)
+    return int(max(prod(_find_unpooled(x, **geometry)), requested)) * int(x.itemsize)
 
 
-@kernel("MaxUnpool", since=(9, 11, 22), dtypes=(FLOATS, INT64, INT64), host=(2,), count_bytes=_count_unpooled)
+_PADS = {"pads": None, "strides": None}
+
+
+@kernel("MaxUnpool", since=(9, 11, 22), dtypes=(FLOATS, INT64, INT64), host=(2,), count_bytes=_count_unpooled, shared=_PADS)
 def max_unpool(
-    xp: Namespace,
-    x: Array,
-    indices: Array,
-    output_shape: Array | None = None,
-    *,
-    kernel_shape: Sizes,
-    pads: Sizes | None = None,
-    strides: Sizes | None = None,
+    xp: Namespace, x: Array, indices: Array, output_shape: Array | None = None, *, kernel_shape: Integers, **geometry: Any
 ) -> Array:
     """Returns zeros with the elements of x at the indices of MaxPool.
 
     The indices count in the shape that the attributes give; a larger output_shape adds zeros behind it.
     """
-    shape = _find_pooled_shape(x, kernel_shape=kernel_shape, pads=pads, strides=strides)
+    shape = _find_unpooled(x, kernel_shape=kernel_shape, **geometry)
     y = assign(xp.zeros(prod(shape), dtype=x.dtype), indices.reshape(-1), x.reshape(-1)).reshape(shape)
     target_shape = integers_of(output_shape) or shape
     if target_shape == shape:
