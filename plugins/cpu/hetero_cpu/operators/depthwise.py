@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_cpu.machine.arithmetic import Activation, emit_activations
+from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import NativeCall
 from hetero_cpu.machine.code import FLOAT_BYTES
 from hetero_cpu.machine.compiler import Kernel, find_width
@@ -40,8 +40,7 @@ def make_depthwise(shape: WindowShape, activations: tuple[Activation, ...], *, a
     """
     name = "_".join(("depthwise", *(activation.name for activation in activations))) + "_a" * adds
     taps = prod(shape.kernel)
-    body = WindowBody(name, taps, _emit_sums, adds=adds, finish=lambda code, x: emit_activations(code, activations, x), **more)
-    return make_window_kernel(shape, body)
+    return make_window_kernel(shape, WindowBody(name, _emit_sums, taps, adds, activations, **more))
 
 
 def _emit_sums(at: TileCode) -> list[list[Floats]]:

@@ -155,20 +155,19 @@ def _plan_walk(
 
     def emit(name: str, width: int) -> Code:
         code = Code(name, 3, width)
-        walk = RowWalk(code, len(arrays) + 1)
-        own = [walk.own_number(position) for position in range(len(tables) + 1)] if tables else []
+        walk = RowWalk(code, len(arrays) + 1, len(tables) + 1 if tables else 0)
         moving = [0, *(index + 1 for index, kind in enumerate(kinds) if kind != "s")]
         with walk.visit(moving) as (addresses, length):
 
             def compute(element: Number, lanes: int) -> None:
                 elements = []
                 for index, (kind, dtype) in enumerate(zip(kinds, types, strict=True)):
-                    begin = walk.address(index + 1) if kind == "s" else addresses[index + 1]  # called inside the walk
+                    begin = walk.addresses[index + 1] if kind == "s" else addresses[index + 1]  # called inside the walk
                     place = begin + element * sizes[dtype] if kind == "v" else begin
                     term = code.load_element(place, dtype, lanes if kind == "v" else 1)
                     elements.append(term if kind == "v" else code.repeat_element(term, lanes))
                 y = addresses[0] + element * sizes[target]  # called inside the walk
-                code.store_element(y, function(code, *elements, *own), target)
+                code.store_element(y, function(code, *elements, *walk.own), target)
 
             together = width if is_half else _LANES
             full = code.number(0) if tables else length - length % together
@@ -183,10 +182,8 @@ def _plan_walk(
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         operands = reads if turn is None else [turn(array) for array in reads]
-        rows = cut_rows(writes[0], operands)
-        assert rows is not None
         own = [*map(address_of, tables), count] if tables else []
-        call = call_rows(kernel, rows, [writes[0], *operands], own, workers=site.workers)
+        call = call_rows(kernel, cut_rows(writes[0], operands), [writes[0], *operands], own, workers=site.workers)
         return [replace(call, keep=(*call.keep, *tables))]
 
     return Recipe(values, bind, is_channels_last=is_last, kernels=(kernel,))

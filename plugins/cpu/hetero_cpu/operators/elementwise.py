@@ -111,7 +111,9 @@ def _emit(name: str, width: int, expression: Expression) -> Code:
     code = Code(name, 3, width)
     walk = RowWalk(code, len(expression.kinds) + 1)
     constants = {
-        index: code.spread(code.load_scalar(walk.address(index + 1))) for index, kind in enumerate(expression.kinds) if kind == "s"
+        index: code.spread(code.load_scalar(walk.addresses[index + 1]))
+        for index, kind in enumerate(expression.kinds)
+        if kind == "s"
     }
     with walk.visit([0, *(index + 1 for index, kind in enumerate(expression.kinds) if kind != "s")]) as (addresses, length):
         _emit_row(code, expression, addresses, constants, length)
@@ -523,9 +525,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         y, remaining = writes[0], iter(reads)
         operands = [next(remaining) if isinstance(operand, str) else operand for operand in reader.operands]
-        rows = cut_rows(y, operands)
-        assert rows is not None
-        return [call_rows(kernel, rows, [y, *operands], workers=site.workers)]
+        return [call_rows(kernel, cut_rows(y, operands), [y, *operands], workers=site.workers)]
 
     overwrites = tuple(
         index

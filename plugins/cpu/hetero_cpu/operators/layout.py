@@ -49,16 +49,8 @@ def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
         kernel = make_elementwise(Expression(kinds[0], ()))
         if cut_rows(y, [x]) is None:
             return None
-
-        def bind(y: Array, x: Array) -> NativeCall:
-            rows = cut_rows(y, [x])
-            assert rows is not None
-            return call_rows(kernel, rows, [y, x], workers=workers)
-
-        return Copy(kernel, bind)
-    if not is_turn:
-        return None
-    return Copy(TURN, lambda y, x: _call_turn(y, broadcast(x, y.shape), workers))
+        return Copy(kernel, lambda y, x: call_rows(kernel, cut_rows(y, [x]), [y, x], workers=workers))
+    return Copy(TURN, lambda y, x: _call_turn(y, broadcast(x, y.shape), workers)) if is_turn else None
 
 
 def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[str, Array], *, workers: int) -> Recipe | None:

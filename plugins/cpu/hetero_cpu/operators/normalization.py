@@ -73,8 +73,8 @@ def _make_row_kernel(title: str, emit: _Emit, *, arrays: int = 2, numbers: int =
 
     def emit_rows(name: str, width: int) -> Code:
         code = Code(name, 3, width)
-        walk = RowWalk(code, arrays)
-        own = [code.spread(code.float_of(walk.own_number(position))) for position in range(numbers)]
+        walk = RowWalk(code, arrays, numbers)
+        own = [code.spread(code.float_of(number)) for number in walk.own]
         with walk.visit(range(arrays)) as (addresses, length):
             emit(code, length, [addresses[index] for index in range(arrays)], own)
         return code.finish()
@@ -481,8 +481,6 @@ def _plan_rows(
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         turned = [turn(array) for array in (writes[0], *reads)]
-        rows = list_rows(turned[0], turned[1:], axis)
-        assert rows is not None
-        return [call_rows(kernel, rows, turned, own, workers=site.workers)]
+        return [call_rows(kernel, list_rows(turned[0], turned[1:], axis), turned, own, workers=site.workers)]
 
     return Recipe(values, bind, is_channels_last=is_last, overwrites=(0,) if overwrites else (), kernels=(kernel,))

@@ -26,13 +26,12 @@ from hetero_cpu.operators.images import (
     stage_image,
 )
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
-from hetero_cpu.operators.rows import choose_chunk_size
+from hetero_cpu.operators.rows import cut_lines
 from hetero_cpu.operators.windows import (
     TileCode,
     WindowBody,
     WindowCall,
     WindowShape,
-    count_chunks,
     make_window_kernel,
     plan_shape,
 )
@@ -63,7 +62,7 @@ def make_average_pool(shape: WindowShape) -> Kernel:
         sums = _emit_windows(at, lambda first, second: first + second)
         return [[total * at.factors[r, t] for t, total in enumerate(line)] for r, line in enumerate(sums)]
 
-    return make_window_kernel(shape, WindowBody("average", 0, emit, adds=False, finish=lambda code, x: x, counts=True))
+    return make_window_kernel(shape, WindowBody("average", emit, counts=True))
 
 
 def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
@@ -177,7 +176,7 @@ def _make_call(site: Site, windows: Windows) -> WindowCall | None:
     if shape is None:
         return None
     if not is_mean:
-        body = WindowBody("max", 0, lambda at: _emit_windows(at, emit_maximum), adds=False, finish=lambda code, x: x)
+        body = WindowBody("max", lambda at: _emit_windows(at, emit_maximum))
         return WindowCall(make_window_kernel(shape, body), shape, windows, width, -np.inf, site.workers, {})
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
     counts = {f"{name}_counts": _lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))}
@@ -266,7 +265,7 @@ def _reduce_pixels(site: Site) -> Recipe | None:
         batch, channels, height, length = x.shape
         blocks = -(-channels // (GLOBAL_BLOCK * width))
         units = batch * blocks
-        units_of_chunk = choose_chunk_size(units, count_chunks(units, value_of(x.size) / width, site.workers), site.workers)
+        units_of_chunk = cut_lines(units, value_of(x.size) / width, site.workers)
         factor = lay_table(_make_factor, (height, length) if is_mean else (1, 1))
         numbers = {
             **list_strides("x", x), "height": height, "width": length, "y": address_of(y), "y_image": y.strides[0],

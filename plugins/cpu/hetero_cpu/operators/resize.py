@@ -24,8 +24,7 @@ from hetero_cpu.operators.images import (
     stage_image,
 )
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.operators.windows import count_chunks
+from hetero_cpu.operators.rows import cut_lines
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import is_open, value_of
 
@@ -152,8 +151,7 @@ def _bind_image(site: Site, kernel: Kernel, x: Array, y: Array, samplings: Sampl
             tables.append(lay_table(partial(make, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
             numbers[f"{name}_{part}"] = address_of(tables[-1])
     lines = batch * height
-    instructions = value_of(y.size) / find_width() * 4 * _TAPS[samplings[0].mode]
-    lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, site.workers), site.workers)
+    lines_of_chunk = cut_lines(lines, value_of(y.size) / find_width() * 4 * _TAPS[samplings[0].mode], site.workers)
     numbers |= {
         **list_strides("x", x), **list_strides("y", y), "rows": height, "pixels": width, "lines": lines,
         "lines_of_chunk": lines_of_chunk, "channels": channels,

@@ -13,8 +13,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site, Views
-from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.operators.windows import count_chunks
+from hetero_cpu.operators.rows import cut_lines
 from hetero_cpu.symbols.sizes import value_of
 
 INTERLEAVE_PARAMETERS = (
@@ -103,9 +102,7 @@ def plan_shuffle(site: Site) -> Recipe | None:
         x, y = reads[0], writes[0]
         lines = batch * height
         # A load, a permutation or two, and a store for each vector.
-        lines_of_chunk = choose_chunk_size(
-            lines, count_chunks(lines, value_of(x.size) / find_width() * 4, site.workers), site.workers
-        )
+        lines_of_chunk = cut_lines(lines, value_of(x.size) / find_width() * 4, site.workers)
         numbers = {
             "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[3], "x_pixel": x.strides[4], "x_group": x.strides[2],
             **list_strides("y", y), "rows": height, "pixels": width, "lines": lines, "lines_of_chunk": lines_of_chunk, "own": own,

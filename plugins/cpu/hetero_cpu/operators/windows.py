@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 
 from hetero_core.kernels.windows import Windows
+from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, name_fields
@@ -23,8 +24,8 @@ from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, emit_behind, load_operand, store_result
 from hetero_cpu.operators.images import find_overhang
 from hetero_cpu.operators.recipe import Array, Halo
-from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.symbols.sizes import is_open, least, value_of
+from hetero_cpu.operators.rows import cut_lines
+from hetero_cpu.symbols.sizes import is_open
 
 PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "height", "width", "top", "left", "neutral",
@@ -112,17 +113,17 @@ class TileCode:
 
 @dataclass(frozen=True, slots=True)
 class WindowBody:
-    """The computation of a window: `emit` returns outputs[row][pixel]; then a tensor is added if it `adds`; then comes `finish`.
+    """The computation of a window: `emit` returns outputs[row][pixel]; then a tensor is added if it `adds`; then come `activations`.
 
     `weight_vectors`: of a vector of channels. `counts`: whether the means' factors are wanted. `kind`: that of the image. `expression`:
     of the result behind all that.
     """
 
     name: str
-    weight_vectors: int
     emit: Callable[[TileCode], list[list[Floats]]]
-    adds: bool
-    finish: Callable[[Code, Floats], Floats]
+    weight_vectors: int = 0
+    adds: bool = False
+    activations: tuple[Activation, ...] = ()
     counts: bool = False
     kind: str = "v"
     expression: Expression = PLAIN_EXPRESSION
@@ -233,7 +234,7 @@ def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
                 if place_of_other is None:
                     result, other = result if other is None else result + other, None
                 place = p["y"] + p["y_row"] * r + p["y_pixel"] * t
-                value = emit_behind(code, expression, vectors, body.finish(code, result), other)
+                value = emit_behind(code, expression, vectors, emit_activations(code, body.activations, result), other)
                 store_result(code, expression, place, channel, value, mask)
         weights.set(here + body.weight_vectors * vector_bytes)
 
@@ -251,9 +252,6 @@ _OPEN_TILE = 2
 _MANY_REGISTERS = 16
 # Windows with more elements are left to the toolkit: each element takes an instruction or two for each output of a tile.
 _LARGE_WINDOW, _LARGEST_WINDOW = 49, 225
-# The least time of a chunk, and about that of an instruction; both in nanoseconds.
-_CHUNK_TIME, _INSTRUCTION_TIME = 4000.0, 0.25
-_CHUNKS_OF_WORKER = 16
 
 
 def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> WindowShape | None:
@@ -285,13 +283,6 @@ def _choose_pixels(length: int) -> tuple[int, bool]:
     return pixels, tiles * pixels != length
 
 
-def count_chunks(units: int, instructions: float, workers: int) -> int:
-    """Returns into how many chunks work of so many vector instructions is cut."""
-    chunk_target = max(1, int(value_of(instructions) * _INSTRUCTION_TIME / _CHUNK_TIME))
-    chunks: int = least(units, chunk_target, _CHUNKS_OF_WORKER * workers)
-    return chunks
-
-
 @dataclass(frozen=True, slots=True)
 class WindowCall:
     """Arrays that all calls of a recipe share. `weights`, `row_counts` and `column_counts` are read by kernels that need them."""
@@ -312,8 +303,7 @@ class WindowCall:
         groups, tiles = -(-height // shape.rows), -(-length // shape.pixels)
         lines = batch * groups
         vectors = -(-channels // self.width)
-        instructions = batch * height * length * vectors * (prod(self.windows.kernel) + 4)
-        lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, self.workers), self.workers)
+        lines_of_chunk = cut_lines(lines, batch * height * length * vectors * (prod(self.windows.kernel) + 4), self.workers)
         neutral = np.full(channels, self.neutral, x.dtype)
         third = y if added is None else added
         numbers = {

@@ -56,10 +56,10 @@ def test_pooling_of_any_geometry_equals_the_formula(
     ceil: bool,
     counts_pads: bool,
 ) -> None:
-    from hetero_cpu.operators import windows as window_plan
+    from hetero_cpu.operators import rows as row_plan
     from hetero_cpu.operators.pooling import plan_pool
 
-    monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
+    monkeypatch.setattr(row_plan, "_CHUNK_TIME", 1e-3)
     geometry, channels, size = place["geometry"], place["channels"], place["size"]
     outputs = count_outputs(size, geometry, ceil=ceil)
     # Elements are negative, so that a zero of the halo would be a maximum.
@@ -129,9 +129,9 @@ def test_reduction_of_whole_images_equals_the_formula(
     native: NativeRun, monkeypatch: pytest.MonkeyPatch, operator: str, channels: int, size: tuple[int, int]
 ) -> None:
     from hetero_cpu.operators import pooling as steps_pooling
-    from hetero_cpu.operators import windows as window_plan
+    from hetero_cpu.operators import rows as row_plan
 
-    monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
+    monkeypatch.setattr(row_plan, "_CHUNK_TIME", 1e-3)
     x = draw_array(1, 2, channels, *size) + np.float32(0.5)
     images = {"x": Lay(before=3, after=2, halo=Halo(1, 2, 3, 1), gap=1).place(x)[1]}
     constants = {"axes": np.array([-1, 2])}

@@ -35,10 +35,10 @@ def draw_array(seed: int, *shape: int) -> Any:
     y_lay=lays,
 )
 def test_shuffle_of_channels_equals_numpy(native: NativeRun, monkeypatch: pytest.MonkeyPatch, **drawn: Any) -> None:
-    from hetero_cpu.operators import windows as window_plan
+    from hetero_cpu.operators import rows as row_plan
     from hetero_cpu.operators.shuffle import plan_shuffle
 
-    monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
+    monkeypatch.setattr(row_plan, "_CHUNK_TIME", 1e-3)
     batch, groups, own, (height, width) = drawn["batch"], drawn["groups"], drawn["own"], drawn["size"]
     x = draw_array(1, batch, groups * own, height, width)
     expected = x.reshape(batch, groups, own, height, width).swapaxes(1, 2).reshape(x.shape)
