@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from math import inf, prod
 
 import numpy as np
@@ -15,54 +15,11 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import join_rows
-from hetero_cpu.operators.pooling import GLOBAL_BLOCK, reduce_pixels, visit_block
+from hetero_cpu.operators.pooling import BLOCK, REDUCTIONS, emit_sum, reduce_pixels, reduce_row, visit_block, visit_row
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open
-
-_UNROLLED = 4
-_LARGEST = 3.4028234663852886e38
-_Combine = Callable[[Floats, Floats], Floats]
-
-
-def _add(a: Floats, b: Floats) -> Floats:
-    return a + b
-
-
-def _visit_vectors(code: Code, length: Number, body: Callable[[Number, int, Mask | None], None]) -> None:
-    """Emits `body(offset in bytes, number of the unrolled vector, mask)` for all vectors of a row; the last has a mask."""
-    wide = code.width * _UNROLLED
-    unrolled, full = length - length % wide, length - length % code.width
-    with code.loop(0, unrolled, wide) as i:
-        for position in range(_UNROLLED):
-            body(i * FLOAT_BYTES + position * code.width * FLOAT_BYTES, position, None)
-    with code.loop(unrolled, full, code.width) as i:
-        body(i * FLOAT_BYTES, 0, None)
-    with code.when(full < length):
-        body(full * FLOAT_BYTES, 1, code.mask_first(length - full))
-
-
-def _reduce_row(
-    code: Code,
-    length: Number,
-    read: Callable[[Number, Mask | None], Floats],
-    combine: _Combine,
-    first: float,
-) -> Floats:
-    """Returns a row reduced to a number; `first` is the neutral element."""
-    neutral = code.constant(first)
-    totals = [code.variable(neutral) for _ in range(_UNROLLED)]
-
-    def body(offset: Number, position: int, mask: Mask | None) -> None:
-        elements = read(offset, mask)
-        elements = elements if mask is None else mask.choose(elements, neutral)
-        totals[position].set(combine(totals[position].get(), elements))
-
-    _visit_vectors(code, length, body)
-    a, b, c, d = (total.get() for total in totals)
-    return combine(combine(a, b), combine(c, d)).fold(combine)
-
 
 _Emit = Callable[[Code, Number, Sequence[Number], Sequence[Floats]], None]
 """Emits a row of a length: the addresses of arrays, the result first, then x; and the kernel's own numbers."""
@@ -86,7 +43,7 @@ def _emit_softmax(code: Code, length: Number, addresses: Sequence[Number], own: 
     """Emits e**(x - max) / sum, or its logarithm."""
     y, x = addresses
     # A NaN is ignored here; the sum becomes NaN.
-    edge = code.spread(_reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: b.at_least(a), -inf))
+    edge = code.spread(reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: b.at_least(a), -inf))
 
     def raise_and_keep(at: Number, mask: Mask | None) -> Floats:
         elements = emit_exponential_of_negative(code, code.load(x + at, mask=mask) - edge)
@@ -94,7 +51,7 @@ def _emit_softmax(code: Code, length: Number, addresses: Sequence[Number], own: 
             code.store(y + at, elements, mask=mask)
         return elements
 
-    total = _reduce_row(code, length, raise_and_keep, _add, 0.0)
+    total = reduce_row(code, length, raise_and_keep, emit_sum, 0.0)
     last = code.spread(emit_logarithm(code, total) if is_logarithm else 1.0 / total)
 
     def write(at: Number, _: int, mask: Mask | None) -> None:
@@ -103,7 +60,7 @@ def _emit_softmax(code: Code, length: Number, addresses: Sequence[Number], own: 
         else:
             code.store(y + at, code.load(y + at, mask=mask) * last, mask=mask)
 
-    _visit_vectors(code, length, write)
+    visit_row(code, length, write)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +82,13 @@ def _emit_moments(code: Code, length: Number, addresses: Sequence[Number], own: 
     (y, x, *operands), count = addresses, code.float_from(length)
     mean = code.constant(0.0)
     if moments.has_mean:
-        mean = code.spread(_reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), _add, 0.0) / count)
+        mean = code.spread(reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), emit_sum, 0.0) / count)
 
     def square(at: Number, mask: Mask | None) -> Floats:
         centered = code.load(x + at, mask=mask) - mean
         return centered * centered
 
-    variance = code.spread(_reduce_row(code, length, square, _add, 0.0) / count)
+    variance = code.spread(reduce_row(code, length, square, emit_sum, 0.0) / count)
     factor = 1.0 / code.call_intrinsic("sqrt", variance + own[0])
     numbers = [code.spread(code.load_scalar(operand)) for operand in operands if moments.kind == "r"]
 
@@ -141,7 +98,7 @@ def _emit_moments(code: Code, length: Number, addresses: Sequence[Number], own: 
         result = code.multiply_add(normalized, scale, shift[0]) if shift else normalized * scale
         code.store(y + at, result, mask=mask)
 
-    _visit_vectors(code, length, write)
+    visit_row(code, length, write)
 
 
 def _emit_neighbour_norm(
@@ -258,8 +215,8 @@ def _plan_pixel_norm(site: Site) -> Recipe | None:
         return None
     batch, channels = prototype.shape[:2]
     # A worker has a block of whole lines of the cache, unless there are fewer blocks than workers.
-    is_many = is_open(batch) or batch * channels >= GLOBAL_BLOCK * width * site.workers
-    block = GLOBAL_BLOCK if site.workers == 1 or is_many else 1
+    is_many = is_open(batch) or batch * channels >= BLOCK * width * site.workers
+    block = BLOCK if site.workers == 1 or is_many else 1
     kernel = Kernel(f"pixel_norm_{block}", partial(_emit_pixel_norm, block=block))
     epsilon = bits_of(site.node.attributes.get("epsilon", 1e-5))
 
@@ -290,12 +247,12 @@ def _emit_pixel_norm(name: str, width: int, *, block: int) -> Code:
         def normalize(vector: Number, vectors: int, mask: Mask | None = None) -> None:
             channel = vector * vector_bytes  # called inside the loop
             x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
-            means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, _add)]
+            means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum)]
 
             def square(value: Floats, v: int) -> Floats:
                 return (value - means[v]) * (value - means[v])
 
-            squares = reduce_pixels(code, p, x, vectors, mask, 0.0, _add, square)
+            squares = reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum, square)
             places = [v * vector_bytes for v in range(vectors)]
             factors = [
                 code.load(p["scale"] + channel, place, mask=mask) / code.call_intrinsic("sqrt", total / count + epsilon)
@@ -310,64 +267,6 @@ def _emit_pixel_norm(name: str, width: int, *, block: int) -> Code:
 
         visit_block(code, p, begin, block, normalize)
     return code.finish()
-
-
-@dataclass(frozen=True, slots=True)
-class _Reduction:
-    """How two elements are combined, the neutral element, and what becomes of elements before, and of the result.
-
-    With `has_edge` the largest element is subtracted before, and added to the result.
-    """
-
-    combine: _Combine = _add
-    neutral: float = 0.0
-    begin: Callable[[Code, Floats], Floats] = lambda code, x: x
-    finish: Callable[[Code, Floats], Floats] = lambda code, total: total
-    has_edge: bool = False
-
-
-_COLUMNS = 64
-"""Columns of a block."""
-_REDUCTIONS: Mapping[str, _Reduction] = {
-    # A NaN of either side stays.
-    "ReduceL1": _Reduction(begin=lambda code, x: code.call_intrinsic("fabs", x)),
-    "ReduceL2": _Reduction(begin=lambda code, x: x * x, finish=lambda code, total: code.call_intrinsic("sqrt", total)),
-    "ReduceLogSumExp": _Reduction(begin=emit_exponential, finish=emit_logarithm, has_edge=True),
-    "ReduceMax": _Reduction(lambda a, b: a.is_nan().choose(a, b.at_least(a)), -inf),
-    "ReduceMean": _Reduction(),
-    "ReduceMin": _Reduction(lambda a, b: a.is_nan().choose(a, b.at_most(a)), inf),
-    "ReduceSum": _Reduction(),
-    "ReduceSumSquare": _Reduction(begin=lambda code, x: x * x),
-}
-
-
-def plan_native_reduction(site: Site) -> Recipe | None:
-    """Returns the recipe of extremes, sums, means and norms over neighbouring axes. Sources: ONNX ReduceL2-18, ReduceLogSumExp-18,
-    ReduceMax-20."""
-    node, value = site.node, site.node.inputs[0]
-    axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes", ())
-    if site.group.epilogue or not site.is_float32(value) or axes is None:
-        return None
-    order = order_axes(site.prototypes[value].ndim, is_channels_last=site.is_channels_last(value))
-    x = site.prototypes[value].transpose(order)
-    if not x.flags.c_contiguous or x.size == 0 or (np.size(axes) == 0 and node.attributes.get("noop_with_empty_axes", 0)):
-        return None
-    reduced = sorted(order.index(int(axis) % x.ndim) for axis in np.reshape(axes, -1)) or list(range(x.ndim))
-    kept = [order[axis] for axis in range(x.ndim) if axis not in reduced]
-    first, end = (reduced[0], reduced[-1] + 1) if reduced else (0, 0)
-    if reduced != list(range(first, end)) or kept != sorted(kept):
-        return None
-    rows, length, inner = prod(x.shape[:first]), prod(x.shape[first:end]), prod(x.shape[end:])
-    is_columns = end < x.ndim
-    kernel, blocks = _make_reduction(node.op_type, is_columns=is_columns), -(-inner // _COLUMNS)
-    units = rows * blocks
-    units_of_chunk = choose_rows_of_chunk(units, length * _COLUMNS if is_columns else length, site.workers)
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), address_of(writes[0]), length, inner, blocks, units, units_of_chunk)
-        return [NativeCall(kernel, numbers, -(-units // units_of_chunk), (*reads, *writes))]
-
-    return Recipe((value,), bind, kernels=(kernel,))
 
 
 _NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
@@ -386,61 +285,15 @@ def plan_normalizer(site: Site) -> Recipe | None:
 
 
 def _emit_normalizer(code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, norm: str) -> None:
-    (y, x), reduction = addresses, _REDUCTIONS[_NORMS[norm]]
+    (y, x), reduction = addresses, REDUCTIONS[_NORMS[norm]]
 
     def read(at: Number, mask: Mask | None) -> Floats:
         return reduction.begin(code, code.load(x + at, mask=mask))
 
-    size = reduction.finish(code, _reduce_row(code, length, read, reduction.combine, reduction.neutral))
+    size = reduction.finish(code, reduce_row(code, length, read, reduction.combine, reduction.neutral))
     # A row of norm zero stays.
     divisor = code.spread(size.equals(0.0).choose(code.constant(1.0, 1), size))
-    _visit_vectors(code, length, lambda at, _, mask: code.store(y + at, code.load(x + at, mask=mask) / divisor, mask=mask))
-
-
-@cache
-def _make_reduction(operator: str, *, is_columns: bool) -> Kernel:
-    """Returns the kernel for rows, or for rows of `inner` elements that are combined with each other; a unit is a block of columns."""
-    own = _REDUCTIONS[operator]
-
-    def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "length", "inner", "blocks", "units", "units_of_chunk"))
-        length, row_bytes = p["length"], p["inner"] * FLOAT_BYTES
-
-        def emit_result(reduce: Callable[[Callable[[Floats], Floats], _Combine, float], Floats]) -> Floats:
-            if own.has_edge:
-                # A finite number takes the place of the largest element: an infinity less itself would be NaN.
-                edge = reduce(lambda x: x, lambda a, b: b.at_least(a), -inf).at_least(-_LARGEST).at_most(_LARGEST)
-                edges = edge if is_columns else code.spread(edge)
-                return own.finish(code, reduce(lambda x: own.begin(code, x - edges), own.combine, own.neutral)) + edge
-            total = own.finish(code, reduce(lambda x: own.begin(code, x), own.combine, own.neutral))
-            count = code.float_from(length)
-            return total if operator != "ReduceMean" else total / (code.spread(count) if is_columns else count)
-
-        with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-            row, first = unit // p["blocks"], unit % p["blocks"] * _COLUMNS
-            x, y = p["x"] + row * length * row_bytes, p["y"] + row * row_bytes
-            if is_columns:
-                with code.loop(first, (first + _COLUMNS).at_most(p["inner"]), width) as column:
-                    mask = code.mask_first(p["inner"] - column)
-
-                    def reduce_columns(begin: Callable[[Floats], Floats], combine: _Combine, neutral: float) -> Floats:
-                        total = code.variable(code.constant(neutral))
-                        with code.loop(0, length) as position:
-                            place = x + position * row_bytes + column * FLOAT_BYTES  # called inside the loop
-                            total.set(combine(total.get(), begin(code.load(place, mask=mask))))  # called inside the loop
-                        result: Floats = total.get()
-                        return result
-
-                    code.store(y + column * FLOAT_BYTES, emit_result(reduce_columns), mask=mask)
-            else:
-
-                def reduce_row(begin: Callable[[Floats], Floats], combine: _Combine, neutral: float) -> Floats:
-                    return _reduce_row(code, length, lambda at, mask: begin(code.load(x + at, mask=mask)), combine, neutral)
-
-                code.store(y, emit_result(reduce_row))
-        return code.finish()
-
-    return Kernel(operator.lower() + "_columns" * is_columns, emit)
+    visit_row(code, length, lambda at, _, mask: code.store(y + at, code.load(x + at, mask=mask) / divisor, mask=mask))
 
 
 def plan_native_neighbour_norm(site: Site) -> Recipe | None:

@@ -144,7 +144,7 @@ def test_reduction_of_whole_images_equals_the_formula(
     shape = (2, channels) if operator.startswith("Reduce") else (2, channels, 1, 1)
     site = native.make_site([node], images, constants, shape, halos={"x": Halo(1, 2, 3, 1)}, workers=64)
     is_max = operator.endswith(("MaxPool", "Max"))
-    recipe = steps_pooling.plan_pool(site) if operator == "AveragePool" else steps_pooling.plan_global_pool(site)
+    recipe = steps_pooling.plan_pool(site) if operator == "AveragePool" else steps_pooling.plan_reduction(site)
     assert recipe is not None
     y = np.full((2, channels + 4), np.nan, np.float32)
     laid = y[:, 1 : 1 + channels].reshape(shape) if operator.startswith("Reduce") else y[:, 1 : 1 + channels, None, None]
@@ -156,12 +156,3 @@ def test_reduction_of_whole_images_equals_the_formula(
     assert np.all(np.abs(y[:, 1 : 1 + channels] - expected) <= lost)
     assert np.isnan(y[:, [0, -3, -2, -1]]).all()
     assert chunks == 2 * -(-channels // (4 * native.width))
-
-
-def test_reduction_step_refuses_other_axes(native: NativeRun) -> None:
-    from hetero_cpu.operators.pooling import plan_global_pool
-
-    images = {"x": Lay().place(draw_array(1, 1, 4, 6, 6))[1]}
-    node = Node("mean", "ReduceMean", ("x", "axes"), ("y",), since_version=18)
-    for axes in ([1], [1, 2, 3], [2]):
-        assert plan_global_pool(native.make_site([node], images, {"axes": np.array(axes)}, (1, 1, 1, 1))) is None
