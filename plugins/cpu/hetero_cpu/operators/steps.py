@@ -33,7 +33,7 @@ NATIVE_STEPS = (
     ("elements", "plan_lookup", "LabelEncoder"),
     ("elements", "plan_running_sum", "CumSum"),
     ("elements", "plan_rows", "ArgMax ArgMin ReduceSum ReduceSumSquare Softmax"),
-    ("gather", "plan_native_gather", "ArrayFeatureExtractor Gather"),
+    ("indexing", "plan_native_gather", "ArrayFeatureExtractor Gather"),
     ("indexing", "plan_indexed_read", "GatherElements GatherND"),
     ("indexing", "plan_indexed_write", "Scatter ScatterElements ScatterND"),
     # Asked before the copies of layout.
