@@ -23,8 +23,7 @@ from hetero_cpu.machine.code import ELEMENTS, HALF_BYTES, HALVES, Code, begin_ke
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
-from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, cut_rows, find_kinds
-from hetero_cpu.operators.scores import ROWS_OF_CHUNK, prepare_model
+from hetero_cpu.operators.rows import ROWS_OF_CHUNK, RowWalk, call_rows, choose_rows_of_chunk, cut_rows, find_kinds
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
@@ -82,7 +81,7 @@ def plan_elements(site: Site) -> Recipe | None:
 
 def plan_lookup(site: Site) -> Recipe | None:
     """Returns the recipe of a LabelEncoder from numbers to numbers, by bisection of its sorted keys. Source: ONNX-ML LabelEncoder-4."""
-    lookup, x = prepare_model(site), site.prototypes[site.node.inputs[0]]
+    lookup, x = site.prepare_model(), site.prototypes[site.node.inputs[0]]
     kind = "float64" if x.dtype.kind == "f" else "int64"
     if lookup.dtype.name not in ELEMENTS or x.dtype.name not in ELEMENTS or not lookup.value_of_key:
         return None

@@ -43,7 +43,8 @@ def cut_products(units: int, products: int, workers: int) -> int:
     return choose_chunk_size(units, chunks, workers)
 
 
-FLOAT_BYTES = 4
+ROWS_OF_CHUNK = 64
+"""Rows of a chunk of a model of rows, which has few numbers for each."""
 # The least time of a chunk, and about that of an instruction; both in nanoseconds.
 _CHUNK_TIME, _INSTRUCTION_TIME = 4000.0, 0.25
 _CHUNKS_OF_LINES = 16

@@ -65,11 +65,11 @@ NATIVE_STEPS = (
     ("sampling", "plan_grid_sample", "GridSample com.microsoft:GridSample"),
     ("search", "plan_top", "TopK"),
     ("convolution", "plan_transposed_convolution", "ConvTranspose"),
-    ("trees", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
+    ("scores", "plan_trees", "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     ("scores", "plan_linear_model", "LinearClassifier LinearRegressor"),
     ("scores", "plan_double_product", "MatMul"),
     ("scores", "plan_coupling", "CouplePairs"),
-    ("distances", "plan_distances", "com.microsoft:CDist"),
+    ("scores", "plan_distances", "com.microsoft:CDist"),
 )
 """Module, function Site -> Recipe (with `kernels`) or None, and the operators of ONNX's two domains that it is asked about, in order;
 those of another domain are written `domain:operator`, and a product with an expression behind it `chained:operator`.
