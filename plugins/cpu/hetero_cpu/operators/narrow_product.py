@@ -30,7 +30,6 @@ from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.convolution import read_adjacent
 from hetero_cpu.operators.images import (
-    STAGE_PARAMETERS,
     Convolution,
     call_stage,
     emit_stage,
@@ -64,8 +63,6 @@ _LONGEST_DEPTH = 1 << 16
 _FEWEST_ROWS = 5
 # Tiles of AMX for the sums of a block: 32 pixels times 2 vectors, or 16 times 4.
 _MOST_SUMS = 4
-
-_STAGE_NAMES = (*STAGE_PARAMETERS, "shift")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +274,7 @@ def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
         code.visit_vectors(nbytes // kind.nbytes, lambda place, mask: store(code, p, y + place * kind.nbytes, zeros, mask))
 
     copy = copy_planes if of_planes else copy_pixels
-    return Kernel(title, lambda name, width: emit_stage(name, width, copy, clear, _STAGE_NAMES))
+    return Kernel(title, partial(emit_stage, copy=copy, clear=clear))
 
 
 def _store_numbers(

@@ -36,9 +36,7 @@ NATIVE_STEPS = (
     ("indexing", "plan_native_gather", "ArrayFeatureExtractor Gather"),
     ("indexing", "plan_indexed_read", "GatherElements GatherND"),
     ("indexing", "plan_indexed_write", "Scatter ScatterElements ScatterND"),
-    # Asked before the copies of layout.
-    ("shuffle", "plan_turned_groups", "Transpose"),
-    ("shuffle", "plan_shuffle", "Reshape"),
+    ("layout", "plan_shuffle", "Reshape"),
     ("layout", "plan_transpose", "Transpose"),
     ("layout", "plan_reshape", "Reshape Flatten Squeeze Unsqueeze Identity"),
     ("layout", "plan_expand", "Expand"),
