@@ -72,9 +72,7 @@ def plan_depthwise(site: Site) -> Recipe | None:
     epilogue = read_chained_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or not epilogue.has_channel_vectors(site):
         return None
-    added = epilogue.added
-    width = find_width()
-    source = convolution.source
+    added, width, source = epilogue.added, find_width(), convolution.source
     shift = site.shifts.get(source)
     if shift is not None and (not _is_exact(convolution.weight, epilogue.bias) or not site.is_channels_last(source)):
         return None
