@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -20,14 +21,7 @@ from hetero_cpu.operators.product import join_recipe, read_chained_epilogue
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.tiling import pad_vector
 from hetero_cpu.operators.weights import allocate_floats
-from hetero_cpu.operators.windows import (
-    TileCode,
-    WindowBody,
-    WindowCall,
-    WindowShape,
-    make_window_kernel,
-    plan_shape,
-)
+from hetero_cpu.operators.windows import TileCode, WindowBody, WindowCall, WindowShape, make_window_kernel, plan_shape
 
 # Weights that stay in registers while a vector of channels is computed; more are read when they are used.
 _HELD_WEIGHTS = 9
@@ -55,12 +49,11 @@ def _emit_sums(at: TileCode) -> list[list[Floats]]:
     is_held = down * right <= _HELD_WEIGHTS
     held = {(i, j): load_weight(i, j) for i in range(down) for j in range(right)} if is_held else {}
     sums = [[bias] * tile.pixels for _ in range(tile.rows)]
-    for y, row in enumerate(tile.list_positions(0)):
-        for x, column in enumerate(tile.list_positions(1)):
+    for y, of_row in enumerate(tile.list_uses(0).values()):
+        for x, of_column in enumerate(tile.list_uses(1).values()):
             pixel = at.load(y, x)
-            for r, i in tile.list_uses(0, row):
-                for t, j in tile.list_uses(1, column):
-                    sums[r][t] = code.multiply_add(pixel, held[i, j] if is_held else load_weight(i, j), sums[r][t])
+            for (r, i), (t, j) in product(of_row, of_column):
+                sums[r][t] = code.multiply_add(pixel, held[i, j] if is_held else load_weight(i, j), sums[r][t])
     return sums
 
 

@@ -59,13 +59,13 @@ def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
     """Returns outputs[row][pixel]: each column of a row's windows is combined once, for all windows that it is in."""
     tile = at.tile
     pixels: dict[tuple[int, int], Floats] = {}
-    for x, column in enumerate(tile.list_positions(1)):
+    for x, of_column in enumerate(tile.list_uses(1).values()):
         columns: dict[int, Floats] = {}
-        for y, row in enumerate(tile.list_positions(0)):
+        for y, of_row in enumerate(tile.list_uses(0).values()):
             pixel = at.load(y, x)
-            for r, _ in tile.list_uses(0, row):
+            for r, _ in of_row:
                 columns[r] = combine(columns[r], pixel) if r in columns else pixel
-        for t, _ in tile.list_uses(1, column):
+        for t, _ in of_column:
             for r, value in columns.items():
                 pixels[r, t] = combine(pixels[r, t], value) if (r, t) in pixels else value
     return [[pixels[r, t] for t in range(tile.pixels)] for r in range(tile.rows)]
@@ -339,7 +339,11 @@ def _make_call(site: Site, windows: Windows) -> WindowCall | None:
         kernel = make_window_kernel(shape, WindowBody("max", _emit_maxima))
         return WindowCall(kernel, shape, windows, width, -np.inf, site.workers, {})
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
-    counts = {f"{name}_counts": _lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))}
+    counts = {}
+    for axis, name in enumerate(("row", "column")):
+        window = windows.outputs[axis], windows.sizes[axis], windows.kernel[axis], windows.strides[axis], windows.dilations[axis]
+        pads = windows.pads[axis]
+        counts[f"{name}_counts"] = lay_table(_count_taps, (*window, pads[0], *(pads if counts_pads else (0, 0))))
     kernel = make_window_kernel(shape, WindowBody("average", _emit_means, counts=True))
     return WindowCall(kernel, shape, windows, width, 0.0, site.workers, counts)
 
@@ -401,7 +405,7 @@ def _read_windows(site: Site) -> Windows | None:
     source = node.inputs[0]
     if not site.is_float32(source) or len(site.shape(source)) not in (4, 5) or not set(node.attributes) <= _ATTRIBUTES:
         return None
-    if any(node.outputs[1:]) or node.attributes.get("auto_pad", "NOTSET") not in AUTO_PADS or site.group.epilogue:
+    if any(node.outputs[1:]) or node.attributes.get("auto_pad", "NOTSET") not in AUTO_PADS:
         return None
     windows = lay_windows(
         site.shape(source)[2:],
@@ -414,15 +418,6 @@ def _read_windows(site: Site) -> Windows | None:
     )
     expected = site.types[node.outputs[0]].shape
     return windows if expected == (*site.shape(source)[:2], *windows.outputs) and 0 not in expected else None
-
-
-def _lay_counts(windows: Windows, axis: int, *, count_pads: bool) -> Array:
-    """Returns how many elements of an axis each window has, at least 1, as float32; sizes may be symbols."""
-    begin, end = windows.pads[axis]
-    counted = (begin, end) if count_pads else (0, 0)
-    window = windows.kernel[axis], windows.strides[axis], windows.dilations[axis], begin
-    counts: Array = lay_table(_count_taps, (windows.outputs[axis], windows.sizes[axis], *window, *counted))
-    return counts
 
 
 def _count_taps(outputs: int, size: int, kernel: int, stride: int, dilation: int, pad: int, before: int, after: int) -> Array:

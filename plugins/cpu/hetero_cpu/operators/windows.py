@@ -69,23 +69,12 @@ class WindowTile:
     rows: int
     pixels: int
 
-    def list_positions(self, axis: int) -> tuple[int, ...]:
-        """Returns the rows (axis 0) or columns (1) that the tile reads, in order."""
-        count = (self.rows, self.pixels)[axis]
-        stride, dilation = self.shape.strides[axis], self.shape.dilations[axis]
-        positions = {output * stride + tap * dilation for output in range(count) for tap in range(self.shape.kernel[axis])}
-        return tuple(sorted(positions))
-
-    def list_uses(self, axis: int, position: int) -> tuple[tuple[int, int], ...]:
-        """Returns the pairs of (output, tap) that read a row or a column."""
-        count = (self.rows, self.pixels)[axis]
-        stride, dilation = self.shape.strides[axis], self.shape.dilations[axis]
-        return tuple(
-            (output, tap)
-            for output in range(count)
-            for tap in range(self.shape.kernel[axis])
-            if output * stride + tap * dilation == position
-        )
+    def list_uses(self, axis: int) -> dict[int, list[tuple[int, int]]]:
+        """Returns the rows (axis 0) or columns (1) that the tile reads, in order, each with the pairs of (output, tap) that read it."""
+        uses: dict[int, list[tuple[int, int]]] = {}
+        for output, tap in np.ndindex((self.rows, self.pixels)[axis], self.shape.kernel[axis]):
+            uses.setdefault(output * self.shape.strides[axis] + tap * self.shape.dilations[axis], []).append((output, tap))
+        return dict(sorted(uses.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +95,7 @@ class TileCode:
 
     def load(self, row: int, column: int) -> Floats:
         """Returns the vector of the row-th and column-th position that the tile reads."""
-        columns = len(self.tile.list_positions(1))
-        pixel = self.code.load_number(self.table, 8 * (row * columns + column))
+        pixel = self.code.load_number(self.table, 8 * (row * len(self.tile.list_uses(1)) + column))
         return load_operand(self.code, self.kind, pixel, self.channel, self.mask)
 
 
@@ -138,7 +126,7 @@ def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
 def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
     largest = WindowTile(shape, shape.rows, shape.pixels)
-    table = code.reserve(len(largest.list_positions(0)) * len(largest.list_positions(1)))
+    table = code.reserve(len(largest.list_uses(0)) * len(largest.list_uses(1)))
     with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
         image, group = line // p["groups"], line % p["groups"]
         y_row = group * shape.rows
@@ -182,9 +170,9 @@ def _fill_table(
     code: Code, tile: WindowTile, table: Number, p: Mapping[str, Number], x_row: Number, x_column: Number, x: Number
 ) -> None:
     """Writes the address of each pixel that a tile reads; (x_row, x_column) is the first pixel, at x, perhaps outside of the image."""
-    rows, columns = tile.list_positions(0), tile.list_positions(1)
+    rows, columns = (list(tile.list_uses(axis)) for axis in (0, 1))
 
-    def fill(*, clips: bool) -> None:
+    def fill(clips: bool) -> None:
         lines = [x + p["x_row"] * position for position in rows]
         for j, column in enumerate(columns):
             right = p["x_pixel"] * column
@@ -197,12 +185,12 @@ def _fill_table(
                     pixel = is_inside.choose(pixel, p["neutral"])
                 code.store_number(table, pixel, 8 * (i * len(columns) + j))
 
-    if not tile.shape.clips:
-        fill(clips=False)
-        return
-    is_above = (x_row >= 0) & (x_column >= 0)
-    is_inside = is_above & (x_row + rows[-1] < p["height"]) & (x_column + columns[-1] < p["width"])
-    code.emit_either(is_inside, lambda clips: fill(clips=clips), False, True)
+    if tile.shape.clips:
+        is_above = (x_row >= 0) & (x_column >= 0)
+        is_inside = is_above & (x_row + rows[-1] < p["height"]) & (x_column + columns[-1] < p["width"])
+        code.emit_either(is_inside, fill, False, True)
+    else:
+        fill(False)
 
 
 def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
@@ -212,10 +200,9 @@ def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
     factors: dict[tuple[int, int], Floats] = {}
     if body.counts:
         # The mean of a window: its elements are its rows times its columns.
-        for r in range(tile.rows):
-            for t in range(tile.pixels):
-                count = code.load_scalar(p["row_counts"], r * FLOAT_BYTES) * code.load_scalar(p["column_counts"], t * FLOAT_BYTES)
-                factors[r, t] = code.spread(1.0 / count)
+        for r, t in np.ndindex(tile.rows, tile.pixels):
+            count = code.load_scalar(p["row_counts"], r * FLOAT_BYTES) * code.load_scalar(p["column_counts"], t * FLOAT_BYTES)
+            factors[r, t] = code.spread(1.0 / count)
 
     def advance(channel: Number, mask: Mask | None) -> None:
         here, expression = weights.get(), body.expression
@@ -260,27 +247,21 @@ def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> W
     `zeros`: those around the image that windows may read instead of neutral elements.
     """
     taps = prod(windows.kernel)
-    if width == 0 or taps > _LARGEST_WINDOW:
+    if taps > _LARGEST_WINDOW:
         return None
     height, length = windows.outputs
     # Two rows of windows that lie apart read nothing together, and their code is three times as long.
     shares_rows = (windows.kernel[0] - 1) * windows.dilations[0] >= windows.strides[0]
     rows = 2 if width >= _MANY_REGISTERS and height > 1 and taps <= _LARGE_WINDOW and shares_rows else 1
-    pixels, has_short_tiles = _choose_pixels(length)
-    overhang = find_overhang(windows)
-    clips = not zeros.covers(overhang)
+    pixels, has_short_tiles = _OPEN_TILE, True
+    if not is_open(length):
+        tiles = -(-length // _LONGEST_TILE)
+        pixels = -(-length // tiles)
+        has_short_tiles = tiles * pixels != length
+    clips = not zeros.covers(find_overhang(windows))
     kernel, strides, dilations = ((first, second) for first, second in (windows.kernel, windows.strides, windows.dilations))
     short_rows = rows - 1 if is_open(height) else height % rows
     return WindowShape(kernel, strides, dilations, rows, short_rows, pixels, has_short_tiles, channels % width != 0, clips)
-
-
-def _choose_pixels(length: int) -> tuple[int, bool]:
-    """Returns how many pixels a tile has, and whether some tiles have a pixel less."""
-    if is_open(length):
-        return _OPEN_TILE, True
-    tiles = -(-length // _LONGEST_TILE)
-    pixels = -(-length // tiles)
-    return pixels, tiles * pixels != length
 
 
 @dataclass(frozen=True, slots=True)
