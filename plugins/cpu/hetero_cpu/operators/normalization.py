@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import inf, prod
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_exponential_of_negative, emit_logarithm
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
+from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import join_rows
 from hetero_cpu.operators.pooling import BLOCK, REDUCTIONS, emit_sum, reduce_pixels, reduce_row, visit_block, visit_row
@@ -63,25 +63,21 @@ def _emit_softmax(code: Code, length: Number, addresses: Sequence[Number], own: 
     visit_row(code, length, write)
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """The compiled-in part of a normalization: whether it has a mean and a shift; how scale and shift lie, "v" or "r"."""
+def _make_moments(*, has_mean: bool, kind: str, has_shift: bool) -> Kernel:
+    """Returns the kernel of (x - mean) / sqrt(variance + epsilon) * scale + shift over rows; arrays: result, x, scale, shift.
 
-    has_mean: bool
-    kind: str
-    has_shift: bool
-
-
-def _make_moments(moments: _Moments) -> Kernel:
-    """Returns the kernel of (x - mean) / sqrt(variance + epsilon) * scale + shift over rows; arrays: result, x, scale, shift."""
-    emit = partial(_emit_moments, moments=moments)
-    return _make_row_kernel(f"normalize_{name_fields(moments)}", emit, arrays=3 + moments.has_shift, numbers=1)
+    `kind`: how scale and shift lie, "v" or "r".
+    """
+    title = f"normalize_{'has_mean_' * has_mean}{kind}{'_has_shift' * has_shift}"
+    return _make_row_kernel(title, partial(_emit_moments, has_mean=has_mean, kind=kind), arrays=3 + has_shift, numbers=1)
 
 
-def _emit_moments(code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, moments: _Moments) -> None:
+def _emit_moments(
+    code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, has_mean: bool, kind: str
+) -> None:
     (y, x, *operands), count = addresses, code.float_from(length)
     mean = code.constant(0.0)
-    if moments.has_mean:
+    if has_mean:
         mean = code.spread(reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), emit_sum, 0.0) / count)
 
     def square(at: Number, mask: Mask | None) -> Floats:
@@ -90,7 +86,7 @@ def _emit_moments(code: Code, length: Number, addresses: Sequence[Number], own: 
 
     variance = code.spread(reduce_row(code, length, square, emit_sum, 0.0) / count)
     factor = 1.0 / code.call_intrinsic("sqrt", variance + own[0])
-    numbers = [code.spread(code.load_scalar(operand)) for operand in operands if moments.kind == "r"]
+    numbers = [code.spread(code.load_scalar(operand)) for operand in operands if kind == "r"]
 
     def write(at: Number, _: int, mask: Mask | None) -> None:
         scale, *shift = numbers or [code.load(operand + at, mask=mask) for operand in operands]
@@ -127,21 +123,13 @@ def _emit_power(code: Code, x: Floats, beta: float) -> Floats:
     return emit_exponential(code, emit_logarithm(code, x) * -beta)
 
 
-Turn = Callable[[Array], Array]
-
-
 def plan_native_softmax(site: Site) -> Recipe | None:
     """Returns the recipe along one axis; before version 13 along all axes from `axis` on. Source: ONNX Softmax-13, Softmax-11."""
-    node = site.node
-    value = node.inputs[0]
-    shape = site.shape(value)
-    is_old = node.since_version < 13
-    if not site.is_float32(value) or not shape or site.group.epilogue:
+    node, value = site.node, site.node.inputs[0]
+    shape, is_old = site.shape(value), node.since_version < 13
+    if not site.is_float32(value):
         return None
-    axis = int(node.attributes.get("axis", 1 if is_old else -1))
-    if not -len(shape) <= axis < len(shape):
-        return None
-    axis %= len(shape)
+    axis = normalize_axis_index(int(node.attributes.get("axis", 1 if is_old else -1)), len(shape))
     is_logarithm = node.op_type == "LogSoftmax"
     kernel = _make_row_kernel(f"{'log_' * is_logarithm}softmax", partial(_emit_softmax, is_logarithm=is_logarithm))
     if is_old or prod(shape[axis + 1 :]) == 1:
@@ -154,20 +142,17 @@ def plan_native_softmax(site: Site) -> Recipe | None:
 
 def plan_native_layer_norm(site: Site) -> Recipe | None:
     """Returns the recipe of a normalization over the last axes. Source: ONNX LayerNormalization-17, RMSNormalization-23."""
-    node = site.node
-    value = node.inputs[0]
-    shape = site.shape(value)
+    node, shape = site.node, site.shape(site.node.inputs[0])
     names = [name for name in node.inputs if name]
     axis = int(node.attributes.get("axis", -1)) % max(len(shape), 1)
     if not site.is_float32(*names) or len(node.writes) != 1 or not node.outputs[0] or node.attributes.get("stash_type", 1) != 1:
         return None
-    if site.group.epilogue or not site.has_input(1) or not all(site.prototypes[name].flags.c_contiguous for name in names):
+    if not site.has_input(1) or not all(site.prototypes[name].flags.c_contiguous for name in names):
         return None
     sizes = (prod(shape[:axis]), prod(shape[axis:]))
     if any(site.shape(name) != shape[axis:] for name in names[1:]):
         return None
-    has_mean = node.op_type == "LayerNormalization"
-    kernel = _make_moments(_Moments(has_mean, "v", site.has_input(2)))
+    kernel = _make_moments(has_mean=node.op_type == "LayerNormalization", kind="v", has_shift=site.has_input(2))
     epsilon = bits_of(node.attributes.get("epsilon", 1e-5))
 
     def turn(array: Array) -> Array:
@@ -178,10 +163,9 @@ def plan_native_layer_norm(site: Site) -> Recipe | None:
 
 def plan_native_instance_norm(site: Site) -> Recipe | None:
     """Returns the recipe of a normalization of each channel of each image. Source: ONNX InstanceNormalization-6."""
-    node = site.node
-    value = node.inputs[0]
+    node, value = site.node, site.node.inputs[0]
     shape = site.shape(value)
-    if node.since_version < 6 or not site.is_float32(*node.inputs) or len(shape) < 3 or site.group.epilogue:
+    if node.since_version < 6 or not site.is_float32(*node.inputs) or len(shape) < 3:
         return None
     if not all(site.prototypes[name].flags.c_contiguous for name in node.inputs[1:]):
         return None
@@ -190,7 +174,7 @@ def plan_native_instance_norm(site: Site) -> Recipe | None:
     if not site.prototypes[value].flags.c_contiguous:
         return None
     batch, channels = shape[:2]
-    kernel = _make_moments(_Moments(has_mean=True, kind="r", has_shift=True))
+    kernel = _make_moments(has_mean=True, kind="r", has_shift=True)
 
     def turn(array: Array) -> Array:
         return array.reshape(batch, channels, -1) if array.ndim == len(shape) else array.reshape(1, channels, 1)
@@ -278,7 +262,7 @@ def plan_normalizer(site: Site) -> Recipe | None:
     rank, norm = len(site.shape(value)), attributes.get("norm", "MAX")
     if site.node.op_type == "LpNormalization":
         norm = f"L{attributes.get('p', 2)}" if attributes.get("axis", -1) in (-1, rank - 1) else ""
-    if norm not in _NORMS or rank == 0 or not site.is_float32(value) or site.group.epilogue:
+    if norm not in _NORMS or rank == 0 or not site.is_float32(value):
         return None
     kernel = _make_row_kernel(f"normalize_rows_{norm.lower()}", partial(_emit_normalizer, norm=norm))
     return _plan_rows(site, kernel, (), axis=rank - 1, overwrites=True)
@@ -298,14 +282,10 @@ def _emit_normalizer(code: Code, length: Number, addresses: Sequence[Number], ow
 
 def plan_native_neighbour_norm(site: Site) -> Recipe | None:
     """Returns the recipe of x / (bias + alpha / size * sum of squares of neighbouring channels) ** beta. Source: ONNX LRN-13."""
-    node = site.node
-    value = node.inputs[0]
-    if not site.is_float32(value) or len(site.shape(value)) != 4 or site.group.epilogue:
+    value, numbers = site.node.inputs[0], {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, **site.node.attributes}
+    if not site.is_float32(value) or len(site.shape(value)) != 4:
         return None
-    size = int(node.attributes["size"])
-    alpha, beta, bias = (
-        float(node.attributes.get(name, default)) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
-    )
+    size, alpha, beta, bias = int(numbers["size"]), *(float(numbers[name]) for name in ("alpha", "beta", "bias"))
     if size < 1 or size > 16 or alpha < 0 or bias <= 0:
         return None
     before, after = (size - 1) // 2, size // 2
@@ -314,12 +294,14 @@ def plan_native_neighbour_norm(site: Site) -> Recipe | None:
     return _plan_rows(site, kernel, (bits_of(bias), bits_of(alpha / size)), axis=1, overwrites=False)
 
 
-def _keep(array: Array) -> Array:
-    return array
-
-
 def _plan_rows(
-    site: Site, kernel: Kernel, own: tuple[int, ...], *, turn: Turn = _keep, axis: int, overwrites: bool
+    site: Site,
+    kernel: Kernel,
+    own: tuple[int, ...],
+    *,
+    turn: Callable[[Array], Array] = lambda array: array,
+    axis: int,
+    overwrites: bool,
 ) -> Recipe | None:
     """Returns the recipe of a kernel over rows along an axis of the turned inputs; None if they are not laid out so."""
     values = tuple(name for name in site.node.inputs if name)
@@ -327,9 +309,7 @@ def _plan_rows(
     x = arrays[0]
     is_last = site.is_channels_last(values[0])
     y = lay_empty(x.shape, np.float32, order_axes(x.ndim, is_channels_last=is_last))
-    if x.size == 0 or y.strides[axis] != y.itemsize or (x.shape[axis] > 1 and x.strides[axis] != x.itemsize):
-        return None
-    if list_rows(y, arrays, axis) is None:
+    if y.strides[axis] != y.itemsize or (x.shape[axis] > 1 and x.strides[axis] != x.itemsize) or list_rows(y, arrays, axis) is None:
         return None
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
