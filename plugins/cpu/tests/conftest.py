@@ -180,10 +180,12 @@ def use_products(monkeypatch: pytest.MonkeyPatch, find: Any, name: str, hidden: 
     monkeypatch.setattr(compiler, "_describe_processor", lambda: re.sub(hidden, "", whole))
     # Kernels of the same name have other code for vectors of another width.
     monkeypatch.setattr(compiler.COMPILER, "_addresses", {})
-    if not compiler.find_width():
-        pytest.skip("no machine code is made for this processor")
-    if find() != name:
-        pytest.skip(f"the processor does not have the products '{name}'")
-    yield name
-    for cached in caches:
-        cached.cache_clear()
+    try:
+        if not compiler.find_width():
+            pytest.skip("no machine code is made for this processor")
+        if find() != name:
+            pytest.skip(f"the processor does not have the products '{name}'")
+        yield name
+    finally:
+        for cached in caches:
+            cached.cache_clear()

@@ -14,7 +14,7 @@ pytest.importorskip("llvmlite", reason="machine code needs llvmlite")
 from hetero_cpu.machine import compiler, translation
 from hetero_cpu.machine.compiler import FLAGS, Compiler, Kernel
 from hetero_cpu.machine.translator import TRANSLATOR
-from hetero_cpu.operators.winograd import WinogradShape, make_whole
+from hetero_cpu.operators.winograd import WinogradShape, make_kernel
 
 from hetero_core.blobs.store import FOLDER, write_entry
 
@@ -96,7 +96,7 @@ def test_vectors_that_the_processor_denies_get_no_machine_code(feature: str, mon
 
 
 def test_sums_of_winograd_stay_in_the_registers_of_avx512() -> None:
-    kernel = make_whole(WinogradShape(4, 14, False, 2, 2, 4, False, ()))
+    kernel = make_kernel(WinogradShape(4, 14, False, 2, 2, 4, False, ()), "whole")
     assert kernel.emit is not None
     text, level = kernel.emit(kernel.name, 16).take_text(), "x86-64-v4"
     assembly: str = translation._open_target(level).emit_assembly(translation.optimize(text, level))

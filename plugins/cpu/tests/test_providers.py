@@ -16,4 +16,4 @@ def test_every_function_of_the_table_exists() -> None:
 
 def test_steps_are_asked_in_the_order_of_the_table() -> None:
     names = [step.__name__ for step in list_native_steps("Transpose")]
-    assert names == ["plan_native_expression", "plan_turned_groups", "plan_transpose", "plan_moved_elements"]
+    assert names == ["plan_native_expression", "plan_transpose", "plan_moved_elements"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, sqrt
 
 import numpy as np
@@ -28,16 +29,10 @@ PARAMETERS = (
 )  # fmt: skip
 """Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
 queries of one head; `scores`, `masks` and `edges` begin there in the working memory of a worker."""
+_ROW_ENDS = ("", "_batch", "_head", "_step", "_rows", "_row_bytes")
 CACHE_PARAMETERS = (
-    *(
-        f"{source}_{key}{end}"
-        for key in "kv"
-        for source in ("past", "new")
-        for end in ("", "_batch", "_head", "_step", "_rows", "_row_bytes")
-    ),
-    "past_k_bytes",
-    "past_v_bytes",
-)
+    *(f"{source}_{key}{end}" for key in "kv" for source in ("past", "new") for end in _ROW_ENDS), "past_k_bytes", "past_v_bytes",
+)  # fmt: skip
 """Further fields if a head's keys and values are first joined from past and new ones, as rows; a single piece is a row.
 
 `past_k_bytes` and `past_v_bytes` are those of a head. If the past keys lie in their places already, they have no rows to be copied.
@@ -85,10 +80,8 @@ def choose_attention_shape(
     blocks = -(-queries // rows)
     last_rows = 0 if is_open(queries) else queries - (blocks - 1) * rows
     is_one_block = (needs_one_block or not is_open(queries)) and bool(queries <= rows)
-    value_vectors, is_masked = ceil(value_size / width), value_size % width != 0
-    return AttentionShape(
-        vectors, is_one_block, last_rows, tile, value_vectors, is_masked, mask, may_be_few=is_open(keys) and tile > 1
-    )
+    values, may_be_few = (ceil(value_size / width), value_size % width != 0), is_open(keys) and tile > 1
+    return AttentionShape(vectors, is_one_block, last_rows, tile, *values, mask, may_be_few=may_be_few)
 
 
 def _emit(name: str, width: int, shape: AttentionShape) -> Code:
@@ -160,26 +153,17 @@ class _Emitter:
             tile = StridedTile(count, vectors, start=shape.mask, finish="maximum")
             with code.loop(0, p["keys"], count) as first:
                 key = first.at_most(p["keys"] - count)
-                is_number = shape.mask == "number"
+                masks, mask_step = (places["mask"], FLOAT_BYTES) if shape.mask == "number" else (self._masks, row_bytes)
                 call_strided_tile(
-                    code,
-                    tile,
-                    x=places["k"] + key * p["k_step"],
-                    x_step=p["k_step"],
-                    depth=p["size"],
-                    w=self._panel,
-                    w_step=row_bytes,
-                    y=self._scores + key * row_bytes,
-                    y_step=row_bytes,
-                    start=places["mask"] + key * FLOAT_BYTES if is_number else self._masks + key * row_bytes,
-                    start_step=FLOAT_BYTES if is_number else row_bytes,
+                    code, tile, x=places["k"] + key * p["k_step"], x_step=p["k_step"], depth=p["size"], w=self._panel, w_step=row_bytes,
+                    y=self._scores + key * row_bytes, y_step=row_bytes, start=masks + key * mask_step, start_step=mask_step,
                     edge=self._edges,
-                )
+                )  # fmt: skip
 
-        if not shape.may_be_few:
+        if shape.may_be_few:
+            code.emit_either(p["keys"] < shape.keys, walk, 1, shape.keys)
+        else:
             walk(shape.keys)
-            return
-        code.emit_either(p["keys"] < shape.keys, walk, 1, shape.keys)
 
     def _emit_softmax(self, vectors: int) -> None:
         """Turns scores into e**(score - largest), and the largest into 1 / sum."""
@@ -209,19 +193,12 @@ class _Emitter:
             full, rest = full - 1, together
 
         def call(m: Number, pixels: int, offset: Number, count: int, *, is_masked: bool) -> None:
+            tile = StridedTile(pixels, count, is_turned=True, is_masked=is_masked, finish="factor")
             call_strided_tile(
-                code,
-                StridedTile(pixels, count, is_turned=True, is_masked=is_masked, finish="factor"),
-                x=self._scores + m * FLOAT_BYTES,
-                x_step=vectors * vector_bytes,
-                depth=p["keys"],
-                w=places["v"] + offset,
-                w_step=p["v_step"],
-                y=places["y"] + m * p["y_step"] + offset,
-                y_step=p["y_step"],
-                edge=self._edges + m * FLOAT_BYTES,
+                code, tile, x=self._scores + m * FLOAT_BYTES, x_step=vectors * vector_bytes, depth=p["keys"], w=places["v"] + offset,
+                w_step=p["v_step"], y=places["y"] + m * p["y_step"] + offset, y_step=p["y_step"], edge=self._edges + m * FLOAT_BYTES,
                 last=p["value_size"] % code.width,
-            )
+            )  # fmt: skip
 
         def walk_tiles(rows: Number, pixels: int, offset: Number, count: int, *, is_masked: bool) -> None:
             # The last tile overlaps its predecessor.
@@ -231,13 +208,12 @@ class _Emitter:
         def walk_many(rows: Number, offset: Number, count: int, *, is_masked: bool) -> None:
             whole = vectors * code.width
             size = -(-whole // -(-whole // most))
+            walk_size = partial(walk_tiles, rows, offset=offset, count=count, is_masked=is_masked)
             if size == most or shape.is_one_block:
-                walk_tiles(rows, most, offset, count, is_masked=is_masked)
-                return
-            # Most blocks are whole: their tiles overlap least.
-            code.emit_either(
-                rows.equals(whole), lambda pixels: walk_tiles(rows, pixels, offset, count, is_masked=is_masked), size, most
-            )
+                walk_size(most)
+            else:
+                # Most blocks are whole: their tiles overlap least.
+                code.emit_either(rows.equals(whole), walk_size, size, most)
 
         def walk(offset: Number, count: int, *, is_masked: bool) -> None:
             if not isinstance(rows, int):
@@ -264,16 +240,14 @@ class _Emitter:
 def _choose_value_tile(rows: int, vectors: int, width: int) -> tuple[int, int]:
     """Returns the most queries of a tile and the vectors of values that its registers hold."""
     candidates = ((14, 2), (6, 4), (3, 7), (1, 8)) if width == 16 else ((6, 2), (3, 3), (1, 8))
-    return min(
-        ((most, min(together, vectors)) for most, together in candidates), key=lambda tile: _count_cycles(rows, vectors, *tile)
-    )
 
+    def count_cycles(tile: tuple[int, int]) -> float:
+        """Returns the cycles for one key: two products or two loads in each, and each sum waits for its predecessor."""
+        tiles, together = -(-rows // tile[0]), tile[1]
+        size = -(-rows // tiles)
+        return -(-vectors // together) * tiles * max(size * together / 2, (size + together) / 2, 4.0)
 
-def _count_cycles(rows: int, vectors: int, most: int, together: int) -> float:
-    """Returns the cycles for one key: two products or two loads in each, and each sum waits for its predecessor."""
-    size = -(-rows // -(-rows // most))
-    blocks = -(-vectors // together)
-    return blocks * -(-rows // most) * max(size * together / 2, (size + together) / 2, 4.0)
+    return min(((most, min(together, vectors)) for most, together in candidates), key=count_cycles)
 
 
 def find_cache_numbers(kernel: str) -> tuple[dict[str, int], ...]:
@@ -302,20 +276,25 @@ def plan_native_attention(site: Site) -> Recipe | None:
     Source: ONNX Attention-24.
     """
     node = site.node
-    split = _find_split(site)
-    if split is None or not _is_plain_attention(site) or site.group.epilogue:
+    split, appends = _find_split(site), site.has_input(4)
+    has_caches = [bool(name) for name in (*node.inputs[4:6], *node.outputs[1:3])]
+    if split is None or not set(node.attributes) <= _ATTRIBUTES or node.attributes.get("is_causal", 0):
         return None
-    appends = site.has_input(4)
+    # Both caches, or neither; no lengths.
+    if any(has_caches) != (has_caches == [True] * 4) or any((*node.inputs[6:], *node.outputs[3:])):
+        return None
+    if not site.is_float32(*filter(None, node.inputs)):
+        return None
     operands = [site.prototypes[name] for name in node.inputs[:3]]
     q, k, v = (_split_heads(array, split) for array in (operands[0], *_join_caches(site)))
     batch, heads, queries, size = q.shape
     keys, value_size = k.shape[2], v.shape[3]
-    if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys) or 0 in (*q.shape, keys, value_size):
+    if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys):
         return None
     if any(array.shape[3] > 1 and array.strides[3] != FLOAT_BYTES for array in (q, k, v)):
         return None
     caches = [site.prototypes[name] for name in node.inputs[4:6]] if appends else []
-    if appends and any(array.size == 0 or array.strides[3] != FLOAT_BYTES for array in (*operands[1:], *caches)):
+    if any(array.strides[3] != FLOAT_BYTES for array in (*operands[1:], *caches) if appends):
         return None
     full_shape = (batch, heads, queries, keys)
     kind = ""
@@ -330,32 +309,30 @@ def plan_native_attention(site: Site) -> Recipe | None:
         if not shape.is_one_block:
             return None
         shape = replace(shape, appends=True)
-    kernel = Kernel(f"attention_{name_fields(shape)}", lambda name, width: _emit(name, width, shape))
-    row_bytes = shape.vectors * find_width() * FLOAT_BYTES
+    kernel = Kernel(f"attention_{name_fields(shape)}", partial(_emit, shape=shape))
+    rows = shape.vectors * find_width()
+    row_bytes = rows * FLOAT_BYTES
     scores = align(size * row_bytes)
     masks = scores + align(keys * row_bytes)
     edges = masks + (align(keys * row_bytes) if kind == "vectors" else 0)
     # A line between workers, so that no worker waits for the writes of its neighbour.
     worker_bytes = edges + align(row_bytes) + 128
-    blocks = -(-queries // (shape.vectors * find_width()))
+    blocks = -(-queries // rows)
     units = batch * heads * blocks
     # Vectors of queries are computed whole.
-    work = units * shape.vectors * find_width() * keys * (size + value_size)
-    units_of_chunk = cut_products(units, work, site.workers)
+    units_of_chunk = cut_products(units, units * rows * keys * (size + value_size), site.workers)
     scale = float(node.attributes.get("scale", 1 / sqrt(size)))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        arrays = {
-            key: _split_heads(array, split) for key, array in zip("qkv", (reads[0], *(writes[1:] or reads[1:3])), strict=True)
-        }
-        arrays["y"] = _split_heads(writes[0], split)
+        operands = (reads[0], *(writes[1:] or reads[1:3]), writes[0])
+        arrays = {key: _split_heads(array, split) for key, array in zip("qkvy", operands, strict=True)}
         if kind:
             arrays["mask"] = broadcast(reads[3], full_shape)
         numbers = {
             "heads": heads, "keys": keys, "size": size, "value_size": value_size, "scale": bits_of(scale), "blocks": blocks,
             "units": units, "units_of_chunk": units_of_chunk, "scratch": address_of(scratch), "scratch_worker": worker_bytes,
             "scores": scores, "masks": masks, "edges": edges,
-            "last_rows": queries - (blocks - 1) * shape.vectors * find_width(),
+            "last_rows": queries - (blocks - 1) * rows,
         }  # fmt: skip
         for key, array in arrays.items():
             names = (key, f"{key}_batch", f"{key}_head", f"{key}_query" if key == "mask" else f"{key}_step")
@@ -375,39 +352,23 @@ def _list_rows(name: str, array: Array) -> dict[str, int]:
     batch, head, step, _ = array.strides
     count, row_bytes = array.shape[2], array.shape[3] * FLOAT_BYTES
     rows, row_bytes = (1, count * row_bytes) if step == row_bytes else (count, row_bytes)
-    return {
-        name: address_of(array), f"{name}_batch": batch, f"{name}_head": head, f"{name}_step": step, f"{name}_rows": rows,
-        f"{name}_row_bytes": row_bytes,
-    }  # fmt: skip
-
-
-def _is_plain_attention(site: Site) -> bool:
-    """Says whether a node is the formula alone: float32, without soft caps, lengths and a causal mask; with both caches or neither."""
-    node = site.node
-    has_caches = [bool(name) for name in (*node.inputs[4:6], *node.outputs[1:3])]
-    return (
-        set(node.attributes) <= _ATTRIBUTES
-        and not node.attributes.get("is_causal", 0)
-        and (has_caches == [True] * 4 or not any(has_caches))
-        and not any((*node.inputs[6:], *node.outputs[3:]))
-        and site.is_float32(*(name for name in node.inputs if name))
-    )
+    numbers = (address_of(array), batch, head, step, rows, row_bytes)
+    return {f"{name}{end}": number for end, number in zip(_ROW_ENDS, numbers, strict=True)}
 
 
 def _join_caches(site: Site) -> tuple[Array, Array]:
     """Returns arrays laid out as all keys and values: the inputs, or past and new ones joined if there are caches. Raises: ValueError."""
-    names = site.node.inputs
-    fresh_arrays = site.prototypes[names[1]], site.prototypes[names[2]]
-    if not site.has_input(4):
-        return fresh_arrays
-    k, v = (_join_shapes(site.shape(past), fresh.shape) for past, fresh in zip(names[4:6], fresh_arrays, strict=True))
-    return lay_empty(k, np.float32), lay_empty(v, np.float32)
+    k, v = (site.prototypes[name] for name in site.node.inputs[1:3])
+    if site.has_input(4):
+        k, v = (_join(site.shape(past), fresh.shape) for past, fresh in zip(site.node.inputs[4:6], (k, v), strict=True))
+    return k, v
 
 
-def _join_shapes(past: tuple[int, ...], fresh: tuple[int, ...]) -> tuple[int, ...]:
+def _join(past: tuple[int, ...], fresh: tuple[int, ...]) -> Array:
     if len(past) != len(fresh) or past[:2] != fresh[:2] or past[3:] != fresh[3:]:
         raise ValueError(f"a cache of {past} does not go with {fresh}")
-    return (*past[:2], past[2] + fresh[2], *past[3:])
+    joined: Array = lay_empty((*past[:2], past[2] + fresh[2], *past[3:]), np.float32)
+    return joined
 
 
 def _find_split(site: Site) -> int | None:

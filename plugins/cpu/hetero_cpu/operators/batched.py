@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, prod
@@ -14,7 +15,7 @@ from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.memory import align
-from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.layout import turn_vectors
 from hetero_cpu.operators.product import read_gemm, read_native_epilogue
 from hetero_cpu.operators.product_kernel import PixelPointers
@@ -53,15 +54,12 @@ def emit_turned_panel(
     """
     row_bytes = vectors * code.width * FLOAT_BYTES
     name = "turn" if factor is None else "turn_and_multiply"
-    emit = partial(_emit_turn, has_factor=factor is not None)
-    turn = code.find_inner(name, len(_TURN_PARAMETERS), emit)
+    turn = code.find_inner(name, len(_TURN_PARAMETERS), partial(_emit_turn, has_factor=factor is not None))
     bits = code.number(0) if factor is None else factor
     for j in range(vectors):
-        begin, place = source + step * (j * code.width), panel + j * code.width * FLOAT_BYTES
+        begin, place, there = source + step * (j * code.width), panel + j * code.width * FLOAT_BYTES, columns - j * code.width
         with code.loop(0, rows, code.width) as k:
-            code.call(
-                turn, begin + k * FLOAT_BYTES, step, rows - k, columns - j * code.width, place + k * row_bytes, row_bytes, bits
-            )
+            code.call(turn, begin + k * FLOAT_BYTES, step, rows - k, there, place + k * row_bytes, row_bytes, bits)
 
 
 _TURN_PARAMETERS = ("source", "step", "rows", "columns", "target", "target_step", "factor")
@@ -81,14 +79,13 @@ def _emit_turn(code: Code, *, has_factor: bool) -> None:
         vector = code.load(source + step * n, mask=code.mask_first((columns > n).choose(there, empty)))
         vectors.append(vector if factors is None else vector * factors)
     turned = turn_vectors(vectors)
-    with code.either(there < full) as (some, every):
-        with some:
-            for position, vector in enumerate(turned):
-                with code.when(there > position):
-                    code.store(target + target_step * position, vector)
-        with every:
-            for position, vector in enumerate(turned):
+
+    def store(are_some: bool) -> None:
+        for position, vector in enumerate(turned):
+            with code.when(there > position) if are_some else nullcontext():
                 code.store(target + target_step * position, vector)
+
+    code.emit_either(there < full, store, True, False)
     code.finish()
 
 
@@ -162,14 +159,7 @@ def _emit_tile(code: Code, *, tile: StridedTile) -> None:
         advance(_UNROLLED)
     with code.loop(even, p["depth"]):
         advance(1)
-    _emit_finish(code, tile, p, [[total.get() for total in row] for row in sums], guards)
-    code.finish()
-
-
-def _emit_finish(
-    code: Code, tile: StridedTile, p: dict[str, Number], results: list[list[Floats]], guards: list[Mask | None]
-) -> None:
-    vector_bytes = code.width * FLOAT_BYTES
+    results: list[list[Floats]] = [[total.get() for total in row] for row in sums]
     for m, row in enumerate(results):
         factor = code.spread(code.load_scalar(p["edge"], m * FLOAT_BYTES)) if tile.finish == "factor" else None
         for j, total in enumerate(row):
@@ -184,6 +174,7 @@ def _emit_finish(
                 column = pairs + column[len(pairs) * 2 :]
             edge = code.load(p["edge"], j * vector_bytes)
             code.store(p["edge"], column[0].at_least(edge), j * vector_bytes)
+    code.finish()
 
 
 ARRAYS = ("a", "b", "y", "added")
@@ -246,13 +237,7 @@ def _emit(name: str, width: int, shape: BatchedShape) -> Code:
 
 
 def _emit_block(
-    code: Code,
-    p: dict[str, Number],
-    shape: BatchedShape,
-    places: dict[str, Number],
-    block: Number,
-    panel: Number,
-    is_last: bool,
+    code: Code, p: dict[str, Number], shape: BatchedShape, places: dict[str, Number], block: Number, panel: Number, is_last: bool
 ) -> None:
     """Emits the product of all rows with a block of columns."""
     vectors = shape.last_vectors if is_last else shape.vectors
@@ -266,30 +251,15 @@ def _emit_block(
         w, w_step = panel, code.number(vectors * code.width * FLOAT_BYTES)
     else:
         w, w_step = places["b"] + offset, p["b_step"]
-    tile = StridedTile(
-        shape.rows,
-        vectors,
-        is_turned=shape.is_a_turned,
-        is_masked=shape.is_masked and is_last,
-        start="vectors" if shape.adds else "",
-        activations=shape.activations,
-    )
+    start = "vectors" if shape.adds else ""
+    tile = StridedTile(shape.rows, vectors, shape.is_a_turned, shape.is_masked and is_last, start, activations=shape.activations)
     with code.loop(0, p["rows"], shape.rows) as first:
         m = first.at_most(p["rows"] - shape.rows)
         call_strided_tile(
-            code,
-            tile,
-            x=places["a"] + (m * FLOAT_BYTES if shape.is_a_turned else m * p["a_step"]),
-            x_step=p["a_step"],
-            depth=p["depth"],
-            w=w,
-            w_step=w_step,
-            y=places["y"] + m * p["y_step"] + offset,
-            y_step=p["y_step"],
-            start=places["added"] + m * p["added_step"] + offset,
-            start_step=p["added_step"],
-            last=(p["columns"] - 1) % code.width + 1,
-        )
+            code, tile, x=places["a"] + (m * FLOAT_BYTES if shape.is_a_turned else m * p["a_step"]), x_step=p["a_step"], depth=p["depth"],
+            w=w, w_step=w_step, y=places["y"] + m * p["y_step"] + offset, y_step=p["y_step"],
+            start=places["added"] + m * p["added_step"] + offset, start_step=p["added_step"], last=(p["columns"] - 1) % code.width + 1,
+        )  # fmt: skip
 
 
 _ROWS_WORTH_PACKING = 28
@@ -313,7 +283,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     a, b = site.prototypes[names[0]], _turn(site.prototypes[names[1]], gemm[1])
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
     epilogue = read_native_epilogue(site, gemm[0], columns, channel_axis=-1)
-    if 0 in (*a.shape, *b.shape) or epilogue is None or (epilogue.bias is not None and epilogue.added):
+    if epilogue is None or (epilogue.bias is not None and epilogue.added):
         return None
     turns = (_find_turn(a, rows=depth > 1), _find_turn(b, rows=columns > 1))
     adds = (epilogue.added,) if epilogue.added else ()
@@ -322,12 +292,12 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
         return None
     is_a_turned, is_b_turned = bool(turns[0]), bool(turns[1])
     width = find_width()
-    tile, vectors, last_vectors, is_masked = choose_batched_tile(rows, columns, width)
+    cut = choose_batched_tile(rows, columns, width)
     # Rows of b far apart fall into the same few lines of a cache.
     packs = pays(rows, _ROWS_WORTH_PACKING // 2) if is_open(rows) else rows >= _ROWS_WORTH_PACKING
     operands = is_a_turned, is_b_turned, packs, bool(adds) or bias is not None
-    batched = BatchedShape(tile, vectors, last_vectors, is_masked, *operands, epilogue.activations)
-    kernel = Kernel(f"batched_{name_fields(batched)}", lambda name, width: _emit(name, width, batched))
+    batched, vectors = BatchedShape(*cut, *operands, epilogue.activations), cut[1]
+    kernel = Kernel(f"batched_{name_fields(batched)}", partial(_emit, shape=batched))
 
     def spread(arrays: Sequence[Array], y: Array) -> list[Array]:
         """Returns a, b, the result and the addends, each as a stack of the result's shape."""
@@ -344,8 +314,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     blocks = -(-columns // (vectors * width))
     units = blocks * prod(shape[:-2])
     panel_bytes = align(depth * vectors * width * FLOAT_BYTES) + 128 if is_b_turned or packs else 0
-    work = units * rows * depth * vectors * width
-    units_of_chunk = cut_products(units, work, site.workers)
+    units_of_chunk = cut_products(units, units * rows * depth * vectors * width, site.workers)
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         arrays = spread([reads[0], _turn(reads[1], gemm[1]), *reads[2:]], writes[0])
@@ -353,20 +322,12 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
         assert len(sizes) <= 3
         missing = 3 - len(sizes)
         _, middle, inner = (1,) * missing + tuple(sizes)
-        numbers = {
-            "middle": middle, "inner": inner, "rows": rows, "depth": depth, "columns": columns, "blocks": blocks, "units": units,
-            "units_of_chunk": units_of_chunk, "scratch": address_of(scratch), "scratch_worker": panel_bytes,
-        }  # fmt: skip
-        for key, array, position in zip(ARRAYS, arrays, (1, 2, 0, 3), strict=True):
-            is_turned = (key == "a" and is_a_turned) or (key == "b" and is_b_turned)
+        numbers: list[int] = []
+        for array, position, is_turned in zip(arrays, (1, 2, 0, 3), (is_a_turned, is_b_turned, False, False), strict=True):
             places = (*(0,) * missing, *(axis[position] for axis in strides), array.strides[-1 if is_turned else -2])
-            numbers[key] = address_of(array)
-            numbers.update(
-                {f"{key}{end}": place for end, place in zip(("_outer", "_middle", "_inner", "_step"), places, strict=True)}
-            )
-        row = tuple(numbers[key] for key in PARAMETERS)
-        keep = (*reads, writes[0], scratch, *(() if bias is None else (bias,)))
-        return [NativeCall(kernel, row, -(-units // units_of_chunk), keep)]
+            numbers += [address_of(array), *places]
+        numbers += [middle, inner, rows, depth, columns, blocks, units, units_of_chunk, address_of(scratch), panel_bytes]
+        return [NativeCall(kernel, tuple(numbers), -(-units // units_of_chunk), (*reads, writes[0], scratch, bias))]
 
     return Recipe((*names, *adds), bind, site.workers * panel_bytes, kernels=(kernel,))
 

@@ -68,23 +68,18 @@ class BlockForm:
         return f"{self.bits}b{own.vectors}v{own.last_vectors}{'m' * own.is_masked}{'z' * self.has_zeros}"
 
 
-@dataclass(frozen=True, slots=True)
-class BlockPacking:
-    """Packs codes of each output, or else scales or zero points, in blocks of columns; zero points are floats or packed codes."""
+def _pack(constant: Array, form: BlockForm, *, is_codes: bool = False) -> Array:
+    """Returns codes of each output, or else scales or zero points, in blocks of columns; zero points are floats or packed codes.
 
-    form: BlockForm
-    is_codes: bool = False
-
-    def __call__(self, constant: Array) -> Array:
-        """Returns float32 numbers; of codes, words with the same bits."""
-        rows = constant.reshape(self.form.outputs, -1)
-        if self.is_codes:
-            return pack_columns(np.ascontiguousarray(rows).view(np.float32).T, self.form.tiling)
-        if rows.dtype == np.uint8:
-            bits = self.form.bits
-            codes = rows[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
-            rows = codes.reshape(len(rows), -1)[:, : self.form.blocks]
-        return pack_columns(rows.astype(np.float32).T, self.form.tiling)
+    They are float32; of codes, words with the same bits.
+    """
+    rows = constant.reshape(form.outputs, -1)
+    if is_codes:
+        return pack_columns(np.ascontiguousarray(rows).view(np.float32).T, form.tiling)
+    if rows.dtype == np.uint8:
+        codes = rows[..., None] >> np.arange(0, 8, form.bits, dtype=np.uint8) & np.uint8((1 << form.bits) - 1)
+        rows = codes.reshape(len(rows), -1)[:, : form.blocks]
+    return pack_columns(rows.astype(np.float32).T, form.tiling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,7 @@ def plan_block_product(site: Site) -> Recipe | None:
     bits, block, depth, outputs = (int(node.attributes.get(name, 4)) for name in ("bits", "block_size", "K", "N"))
     codes, scales, zeros, bias = (site.constant(position) for position in (1, 2, 3, 5))
     absent = site.has_input(4) or (site.has_input(3) and zeros is None) or (site.has_input(5) and bias is None)
-    if absent or codes is None or scales is None or not site.is_float32(source) or site.group.epilogue:
+    if absent or codes is None or scales is None or not site.is_float32(source):
         return None
     if block % _BLOCK_UNIT or not 0 < block <= _LARGEST_BLOCK or bits not in (2, 4, 8) or scales.dtype != np.float32:
         return None
@@ -132,14 +127,11 @@ def plan_block_product(site: Site) -> Recipe | None:
     if codes.size * 8 != outputs * form.blocks * block * bits or scales.size != outputs * form.blocks:
         return None
     purpose = (bits, block, depth, outputs, tiling.vectors, tiling.width)
-    pack, packing = site.weights.pack_lazily, BlockPacking(form)
-    weights = BlockWeights(
-        form,
-        pack((codes,), ("block codes", *purpose), BlockPacking(form, is_codes=True)),
-        pack((scales,), ("block scales", *purpose), packing),
-        None if zeros is None else pack((zeros,), ("block zeros", *purpose), packing),
-        pad_vector(bias, outputs, tiling.padded_outputs),
-    )
+    pack, packing = site.weights.pack_lazily, partial(_pack, form=form)
+    words = pack((codes,), ("block codes", *purpose), partial(packing, is_codes=True))
+    packed_scales = pack((scales,), ("block scales", *purpose), packing)
+    packed_zeros = None if zeros is None else pack((zeros,), ("block zeros", *purpose), packing)
+    weights = BlockWeights(form, words, packed_scales, packed_zeros, pad_vector(bias, outputs, tiling.padded_outputs))
     if not is_open(rows) and rows == 1:
         return _plan_row(site, source, weights)
     return _plan_rows(site, source, rows, tiling, weights)
@@ -308,9 +300,9 @@ def _load_zeros(code: Code, p: dict[str, Number], form: BlockForm, place: Number
 
 
 _ROWS_PARAMETERS = (
-    *("x", "x_pixel", "offsets", "y_pixel", "panel", "panel_bytes", "blocks_of_panel", "panel_depth", "depth", "pieces", "no_bias"),
-    *("tiles", "long_tiles", *_WEIGHT_PARAMETERS),
-)
+    "x", "x_pixel", "offsets", "y_pixel", "panel", "panel_bytes", "blocks_of_panel", "panel_depth", "depth", "pieces", "no_bias",
+    "tiles", "long_tiles", *_WEIGHT_PARAMETERS,
+)  # fmt: skip
 """`panel`: memory of float32 of each worker, of `panel_depth` rows; the sums are made in so many `pieces`."""
 
 
@@ -330,18 +322,16 @@ def _emit_rows(name: str, width: int, form: BlockForm, pixels: int, has_short_ti
                 if has_short_tiles:
                     pixel = pixel - (tile - p["long_tiles"]).at_least(0)
                 y = p["y"] + pixel * p["y_pixel"] + columns_at
-                arguments: dict[str, Number | int] = {
-                    "x": p["x"] + pixel * p["x_pixel"] + begin * FLOAT_BYTES, "x_pixel": p["x_pixel"], "offsets": p["offsets"], "taps": 1,
-                    "depth": (p["depth"] - begin).at_most(p["panel_depth"]), "w": panel, "y": y, "y_pixel": p["y_pixel"],
-                    "bias": is_first.choose(p["bias"] + columns_at, p["no_bias"]),
-                    # The first piece adds zeros to each row.
-                    "added": is_first.choose(p["no_bias"], y), "added_pixel": is_first.choose(code.number(0), p["y_pixel"]),
-                    "last": p["last"],
-                }  # fmt: skip
+                # The first piece adds zeros to each row.
+                emit = partial(
+                    call_tile, code, x=p["x"] + pixel * p["x_pixel"] + begin * FLOAT_BYTES, x_pixel=p["x_pixel"], offsets=p["offsets"],
+                    taps=1, depth=(p["depth"] - begin).at_most(p["panel_depth"]), w=panel, y=y, y_pixel=p["y_pixel"], last=p["last"],
+                    bias=is_first.choose(p["bias"] + columns_at, p["no_bias"]), added=is_first.choose(p["no_bias"], y),
+                    added_pixel=is_first.choose(code.number(0), p["y_pixel"]),
+                )  # fmt: skip
 
                 def call(count: int) -> None:
-                    own = Tile(count, vectors, is_masked=form.tiling.is_masked and is_last, adds=True)
-                    call_tile(code, own, **arguments)  # called inside the loop
+                    emit(Tile(count, vectors, is_masked=form.tiling.is_masked and is_last, adds=True))  # called inside the loop
 
                 if has_short_tiles and pixels > 1:
                     code.emit_either(tile < p["long_tiles"], call, pixels, pixels - 1)

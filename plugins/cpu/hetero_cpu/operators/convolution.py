@@ -77,16 +77,10 @@ def plan_transposed_convolution(site: Site) -> Recipe | None:
 
     y[h * stride + i, w * stride + j] = x[h, w] @ weight[i, j] + bias: no output is made of two inputs. Of a volume also along the depth.
     """
-    source, convolution = site.node.inputs[0], read_adjacent(site)
-    if (
-        convolution is None
-        or site.group.epilogue
-        or not site.is_float32(source)
-        or not has_channel_vectors(site.prototypes[source])
-    ):
+    convolution = read_adjacent(site)
+    if convolution is None or site.group.epilogue or not has_channel_vectors(site.prototypes[convolution.source]):
         return None
-    epilogue = NativeEpilogue(site.constant(2), "", ())
-    return _make_recipe(convolution, epilogue, None, (1, *convolution.weight.shape[2:])[-3:])
+    return _make_recipe(convolution, NativeEpilogue(site.constant(2)), None, (1, *convolution.weight.shape[2:])[-3:])
 
 
 _TRANSPOSED_ATTRIBUTES = {"auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"}
@@ -104,12 +98,11 @@ def read_adjacent(site: Site) -> Convolution | None:
     strides = tuple(node.attributes.get("strides", (1,) * len(kernel)))
     if x.ndim != weight.ndim or x.shape[1] != channels or strides != tuple(kernel) or (x.ndim == 5 and not may_join(x)):
         return None
-    is_plain = node.attributes.get("group", 1) == 1 and all(dilation == 1 for dilation in node.attributes.get("dilations", ()))
+    is_plain = node.attributes.get("group", 1) == 1 and set(node.attributes.get("dilations", ())) <= {1}
     # The shape tells that pads of another spelling changed nothing.
     expected = (x.shape[0], outputs, *(size * stride for size, stride in zip(x.shape[2:], strides, strict=True)))
-    if not is_plain or any((*node.attributes.get("pads", ()), *node.attributes.get("output_padding", ()))):
-        return None
-    if site.types[node.outputs[0]].shape != expected:
+    has_pads = any((*node.attributes.get("pads", ()), *node.attributes.get("output_padding", ())))
+    if not is_plain or has_pads or site.types[node.outputs[0]].shape != expected:
         return None
     depths = lay_windows(x.shape[2:3], (1,)) if x.ndim == 5 else None
     return Convolution(site, lay_windows(x.shape[-2:], (1, 1)), channels, outputs, 1, x.shape[0], depths, is_joined=x.ndim == 5)
@@ -141,25 +134,16 @@ def _make_recipe(
     channels, outputs = convolution.channels // group, convolution.outputs // group
     (height, width), images, depth_taps = windows.outputs, convolution.planes[1], convolution.depth_taps
     added = (epilogue.added,) if epilogue.added else ()
-    is_flat = (
-        windows.is_pointwise
-        and not spread
-        and site.output_halo == NO_HALO
-        and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
-        and staging is None
-    )
+    is_flat = windows.is_pointwise and not spread and site.output_halo == NO_HALO and staging is None
+    is_flat = is_flat and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
     deep, down, right = spread or (1, 1, 1)
     # Planes that are convolved together are lines of their own.
     is_single = is_flat and convolution.has_planes_alone
     pixels = images * height * width if is_single else height * width if is_flat else width
     tiling = choose_tiling(pixels, outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
-    chunks = choose_chunks(
-        tiling,
-        lines=1 if is_single else images if is_flat else images * height,
-        depth=channels * len(depth_taps) * prod(windows.kernel),
-        pixel_bytes=channels * 4 * prod(windows.strides),
-        workers=site.workers,
-    )
+    lines, depth = 1 if is_single else images if is_flat else images * height, channels * len(depth_taps) * prod(windows.kernel)
+    pixel_bytes = channels * 4 * prod(windows.strides)
+    chunks = choose_chunks(tiling, lines=lines, depth=depth, pixel_bytes=pixel_bytes, workers=site.workers)
     # Read as the kernel does, in whole vectors.
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs, group)
     purpose: tuple[object, ...] = (tiling.vectors, tiling.width)

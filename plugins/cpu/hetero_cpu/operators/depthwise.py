@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from hetero_cpu.machine.arithmetic import Activation, emit_activations
+from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import NativeCall
 from hetero_cpu.machine.code import FLOAT_BYTES
 from hetero_cpu.machine.compiler import Kernel, find_width
@@ -20,14 +21,7 @@ from hetero_cpu.operators.product import join_recipe, read_chained_epilogue
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.tiling import pad_vector
 from hetero_cpu.operators.weights import allocate_floats
-from hetero_cpu.operators.windows import (
-    TileCode,
-    WindowBody,
-    WindowCall,
-    WindowShape,
-    make_window_kernel,
-    plan_shape,
-)
+from hetero_cpu.operators.windows import TileCode, WindowBody, WindowCall, WindowShape, make_window_kernel, plan_shape
 
 # Weights that stay in registers while a vector of channels is computed; more are read when they are used.
 _HELD_WEIGHTS = 9
@@ -40,8 +34,7 @@ def make_depthwise(shape: WindowShape, activations: tuple[Activation, ...], *, a
     """
     name = "_".join(("depthwise", *(activation.name for activation in activations))) + "_a" * adds
     taps = prod(shape.kernel)
-    body = WindowBody(name, taps, _emit_sums, adds=adds, finish=lambda code, x: emit_activations(code, activations, x), **more)
-    return make_window_kernel(shape, body)
+    return make_window_kernel(shape, WindowBody(name, _emit_sums, taps, adds, activations, **more))
 
 
 def _emit_sums(at: TileCode) -> list[list[Floats]]:
@@ -56,12 +49,11 @@ def _emit_sums(at: TileCode) -> list[list[Floats]]:
     is_held = down * right <= _HELD_WEIGHTS
     held = {(i, j): load_weight(i, j) for i in range(down) for j in range(right)} if is_held else {}
     sums = [[bias] * tile.pixels for _ in range(tile.rows)]
-    for y, row in enumerate(tile.list_positions(0)):
-        for x, column in enumerate(tile.list_positions(1)):
+    for y, of_row in enumerate(tile.list_uses(0).values()):
+        for x, of_column in enumerate(tile.list_uses(1).values()):
             pixel = at.load(y, x)
-            for r, i in tile.list_uses(0, row):
-                for t, j in tile.list_uses(1, column):
-                    sums[r][t] = code.multiply_add(pixel, held[i, j] if is_held else load_weight(i, j), sums[r][t])
+            for (r, i), (t, j) in product(of_row, of_column):
+                sums[r][t] = code.multiply_add(pixel, held[i, j] if is_held else load_weight(i, j), sums[r][t])
     return sums
 
 
@@ -73,9 +65,7 @@ def plan_depthwise(site: Site) -> Recipe | None:
     epilogue = read_chained_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or not epilogue.has_channel_vectors(site):
         return None
-    added = epilogue.added
-    width = find_width()
-    source = convolution.source
+    added, width, source = epilogue.added, find_width(), convolution.source
     shift = site.shifts.get(source)
     if shift is not None and (not _is_exact(convolution.weight, epilogue.bias) or not site.is_channels_last(source)):
         return None

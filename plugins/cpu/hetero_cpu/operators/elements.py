@@ -15,6 +15,7 @@ from operator import add
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 
 from hetero_core.dtypes import numpy_dtype
 from hetero_cpu.machine.arithmetic import emit_double_exponential
@@ -23,14 +24,12 @@ from hetero_cpu.machine.code import ELEMENTS, HALF_BYTES, HALVES, Code, begin_ke
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
-from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, cut_rows, find_kinds
-from hetero_cpu.operators.scores import ROWS_OF_CHUNK, prepare_model
+from hetero_cpu.operators.rows import ROWS_OF_CHUNK, RowWalk, call_rows, choose_rows_of_chunk, cut_rows, find_kinds
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
 Element = Number | Floats
 _WHOLE = ("int32", "int64")
-_SUMMED = ("float32", "float64")
 _LONGEST_ROW = 64
 """Elements of a row up to which its sum and extremes are computed here."""
 _MOST_CLASSES = 8
@@ -69,8 +68,7 @@ _FUNCTIONS: Mapping[str, tuple[tuple[str, ...], Callable[..., Element]]] = {
 
 def plan_elements(site: Site) -> Recipe | None:
     """Returns the recipe of an operator on elements of plain types, broadcast. Sources: ONNX Cast-13, Equal-13, Where-16, Add-14, ..."""
-    operator, values = site.node.op_type, site.node.inputs
-    names = [site.prototypes[value].dtype.name if value in site.prototypes else "" for value in values]
+    operator, names = site.node.op_type, [site.prototypes[value].dtype.name if value else "" for value in site.node.inputs]
     target = _find_target(site)
     if operator == "Cast" and "float32" in (names[0], target) and (names[0] in HALVES or target in HALVES):
         return _plan_walk(site, f"cast_{names[0]}_{target}", lambda code, x: x)
@@ -82,12 +80,12 @@ def plan_elements(site: Site) -> Recipe | None:
 
 def plan_lookup(site: Site) -> Recipe | None:
     """Returns the recipe of a LabelEncoder from numbers to numbers, by bisection of its sorted keys. Source: ONNX-ML LabelEncoder-4."""
-    lookup, x = prepare_model(site), site.prototypes[site.node.inputs[0]]
+    lookup, x = site.prepare_model(), site.prototypes[site.node.inputs[0]]
     kind = "float64" if x.dtype.kind == "f" else "int64"
     if lookup.dtype.name not in ELEMENTS or x.dtype.name not in ELEMENTS or not lookup.value_of_key:
         return None
     keys = np.array(list(lookup.value_of_key))
-    if keys.dtype.kind not in "if" or (keys.dtype.kind == "f") != (kind == "float64") or np.isnan(keys).any():
+    if keys.dtype.kind != ("f" if kind == "float64" else "i") or np.isnan(keys).any():
         return None
     order = np.argsort(keys)
     # A number beyond all keys is compared with the last key.
@@ -140,9 +138,7 @@ def _plan_walk(
     values, target, shape = tuple(site.node.inputs), _find_target(site), site.output_shape()
     values = values[:1] if site.node.op_type == "Expand" else values
     arrays = [site.prototypes[value] if turn is None else turn(site.prototypes[value]) for value in values]
-    if site.group.epilogue:
-        return None
-    if len(shape) > 32 or 0 in shape or broadcast_shapes(*(array.shape for array in arrays), shape) != shape:
+    if site.group.epilogue or 0 in shape or len(shape) > 32 or broadcast_shapes(*(array.shape for array in arrays), shape) != shape:
         return None
     is_last = len(values) == 1 and turn is None and site.is_channels_last(values[0]) and site.shape(values[0]) == shape
     prototype = lay_empty(shape, np.dtype(numpy_dtype(target)), order_axes(len(shape), is_channels_last=is_last))
@@ -155,20 +151,19 @@ def _plan_walk(
 
     def emit(name: str, width: int) -> Code:
         code = Code(name, 3, width)
-        walk = RowWalk(code, len(arrays) + 1)
-        own = [walk.own_number(position) for position in range(len(tables) + 1)] if tables else []
+        walk = RowWalk(code, len(arrays) + 1, len(tables) + 1 if tables else 0)
         moving = [0, *(index + 1 for index, kind in enumerate(kinds) if kind != "s")]
         with walk.visit(moving) as (addresses, length):
 
             def compute(element: Number, lanes: int) -> None:
                 elements = []
                 for index, (kind, dtype) in enumerate(zip(kinds, types, strict=True)):
-                    begin = walk.address(index + 1) if kind == "s" else addresses[index + 1]  # called inside the walk
+                    begin = walk.addresses[index + 1] if kind == "s" else addresses[index + 1]  # called inside the walk
                     place = begin + element * sizes[dtype] if kind == "v" else begin
                     term = code.load_element(place, dtype, lanes if kind == "v" else 1)
                     elements.append(term if kind == "v" else code.repeat_element(term, lanes))
                 y = addresses[0] + element * sizes[target]  # called inside the walk
-                code.store_element(y, function(code, *elements, *own), target)
+                code.store_element(y, function(code, *elements, *walk.own), target)
 
             together = width if is_half else _LANES
             full = code.number(0) if tables else length - length % together
@@ -183,19 +178,11 @@ def _plan_walk(
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         operands = reads if turn is None else [turn(array) for array in reads]
-        rows = cut_rows(writes[0], operands)
-        assert rows is not None
         own = [*map(address_of, tables), count] if tables else []
-        call = call_rows(kernel, rows, [writes[0], *operands], own, workers=site.workers)
+        call = call_rows(kernel, cut_rows(writes[0], operands), [writes[0], *operands], own, workers=site.workers)
         return [replace(call, keep=(*call.keep, *tables))]
 
     return Recipe(values, bind, is_channels_last=is_last, kernels=(kernel,))
-
-
-_ROW_PARAMETERS = ("x", "length", "y", "rows")
-
-
-_SUMS = ("ReduceSum", "ReduceSumSquare")
 
 
 def plan_rows(site: Site) -> Recipe | None:
@@ -211,29 +198,24 @@ def plan_rows(site: Site) -> Recipe | None:
     else:
         axes = node.attributes.get("axis", 0 if operator.startswith("Arg") else -1 if node.since_version >= 13 else 1)
     name, is_last = x.dtype.name, bool(node.attributes.get("select_last_index", 0))
-    if axes is None or np.size(axes) != 1 or name not in ELEMENTS or name == "bool" or 0 in x.shape or site.group.epilogue:
+    if axes is None or np.size(axes) != 1 or name not in ELEMENTS or name == "bool":
         return None
-    axis = int(np.reshape(axes, -1)[0])
-    if not -x.ndim <= axis < x.ndim:
-        return None
-    axis %= x.ndim
+    axis = normalize_axis_index(int(np.reshape(axes, -1)[0]), x.ndim)
     if operator.startswith("Arg") and site.is_channels_last(value) and axis == 1:
         x, axis = x.transpose(order_axes(x.ndim, is_channels_last=True)), x.ndim - 1
-    if not x.flags.c_contiguous:
-        return None
-    if axis < x.ndim - 1:
-        return _plan_columns(site, axis, name, is_last) if operator.startswith("Arg") else None
-    length, rows = x.shape[-1], prod(x.shape[:-1])
-    if is_open(length) or length > _LONGEST_ROW or (not operator.startswith("Arg") and name in _WHOLE):
+    has_columns, outer, length, inner = axis < x.ndim - 1, prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
+    if not x.flags.c_contiguous or (not operator.startswith("Arg") and (has_columns or name in _WHOLE)):
         return None
     # Longer rows of float32 have vectors.
-    if operator == "Softmax" and name == "float32" and length > _MOST_CLASSES:
+    longest = _MOST_CLASSES if operator == "Softmax" and name == "float32" else _LONGEST_ROW
+    if not has_columns and (is_open(length) or length > longest):
         return None
-    kernel = _make_rows(operator, name, is_last)
+    kernel, blocks = (_make_columns if has_columns else _make_rows)(operator, name, is_last), -(-inner // _COLUMNS)
+    sizes, chunks = ((inner, blocks), outer * blocks) if has_columns else ((outer,), -(-outer // ROWS_OF_CHUNK))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), length, address_of(writes[0]), rows)
-        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (reads[0], writes[0]))]
+        numbers = (address_of(reads[0]), length, address_of(writes[0]), *sizes)
+        return [NativeCall(kernel, numbers, chunks, (reads[0], writes[0]))]
 
     return Recipe((value,), bind, kernels=(kernel,))
 
@@ -243,19 +225,19 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
     nbytes = ELEMENTS[dtype][1]
 
     def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, _ROW_PARAMETERS)
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "length", "y", "rows"))
         with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
             line = p["x"] + row * (p["length"] * nbytes)
 
-            def load(column: Number | int) -> Any:
-                return code.convert_element(code.load_element(line + column * nbytes, dtype), "float64")  # called inside the loop
+            def load(column: Number | int, array: Number = line) -> Any:
+                return code.convert_element(code.load_element(array + column * nbytes, dtype), "float64")  # called inside the loop
 
             def store(place: Number, result: Element) -> None:
                 code.store_element(p["y"] + place * nbytes, code.convert_element(result, dtype), dtype)
 
             if operator.startswith("Arg"):
                 code.store_number(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last, step=nbytes))
-            elif operator in _SUMS:
+            elif operator.startswith("ReduceSum"):
                 total = code.variable(load(0).constant(0.0))
                 with code.loop(0, p["length"]) as column:
                     x = load(column)
@@ -274,25 +256,10 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
                     store(parts + column, part)
                 whole = total.get()
                 with code.loop(0, p["length"]) as column:
-                    share: Any = code.load_element(p["y"] + (parts + column) * nbytes, dtype)
-                    store(parts + column, code.convert_element(share, "float64") / whole)
+                    store(parts + column, load(parts + column, p["y"]) / whole)
         return code.finish()
 
     return Kernel(f"rows_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
-
-
-def _plan_columns(site: Site, axis: int, dtype: str, is_last: bool) -> Recipe:
-    """Returns the recipe of extremes along an axis that is not the last: vectors of rows that lie side by side."""
-    operator, shape = site.node.op_type, site.shape(site.node.inputs[0])
-    outer, length, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
-    kernel = _make_columns(operator, dtype, is_last)
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        blocks = -(-inner // _COLUMNS)
-        numbers = (address_of(reads[0]), length, address_of(writes[0]), inner, blocks)
-        return [NativeCall(kernel, numbers, outer * blocks, (reads[0], writes[0]))]
-
-    return Recipe((site.node.inputs[0],), bind, kernels=(kernel,))
 
 
 _COLUMNS = 512
@@ -301,6 +268,7 @@ _COLUMNS = 512
 
 @cache
 def _make_columns(operator: str, dtype: str, is_last: bool) -> Kernel:
+    """Returns the kernel of extremes along an axis that is not the last: vectors of rows that lie side by side."""
     nbytes = ELEMENTS[dtype][1]
 
     def emit(name: str, width: int) -> Code:
@@ -327,12 +295,9 @@ def plan_running_sum(site: Site) -> Recipe | None:
     node, value = site.node, site.node.inputs[0]
     x, constant = site.prototypes[value], site.constant(1)
     name = x.dtype.name
-    if constant is None or name not in (*_WHOLE, *_SUMMED) or 0 in x.shape or x.ndim == 0 or site.group.epilogue:
+    if constant is None or name not in ("int32", "int64", "float32", "float64") or not x.flags.c_contiguous:
         return None
-    axis = int(np.reshape(constant, -1)[0])
-    if not -x.ndim <= axis < x.ndim or not x.flags.c_contiguous:
-        return None
-    axis %= x.ndim
+    axis = normalize_axis_index(int(np.reshape(constant, -1)[0]), x.ndim)
     outer, length, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
     has_rows = not is_open(inner) and inner == 1
     kernel = _make_running_sum(name, has_rows, bool(node.attributes.get("exclusive", 0)), bool(node.attributes.get("reverse", 0)))
@@ -350,7 +315,7 @@ def _make_running_sum(dtype: str, has_rows: bool, is_exclusive: bool, is_reverse
     """Returns the kernel of sums along the last axis, several rows at once, or along another axis, a vector of columns at once."""
     nbytes = ELEMENTS[dtype][1]
 
-    def run(code: Code, first: Number, p: Mapping[str, Number], lanes: int, step: Number | int, rows: int) -> None:
+    def run(code: Code, first: Number, p: Mapping[str, Number], lanes: int, step: Number, rows: int) -> None:
         """Emits the sums of `rows` rows behind each other, from the byte `first` on; elements of a row are `step` bytes apart."""
         offsets = [first + p["length"] * (row * nbytes) for row in range(rows)]
         # Only -0.0 added to any number is that number.
@@ -365,34 +330,25 @@ def _make_running_sum(dtype: str, has_rows: bool, is_exclusive: bool, is_reverse
 
     def emit(name: str, width: int) -> Code:
         code, p, chunk, _ = begin_kernel(name, width, ("x", "length", "y", "count", "size"))
-        step: Number | int = nbytes
+        rows, lanes = (_RUNS, 1) if has_rows else (1, width)
         if has_rows:
-            first = chunk * p["size"]
-            groups = ((_RUNS, 1), (1, 1))
-            end, base = (first + p["size"]).at_most(p["count"]), code.number(0)
+            first, step, base, unit_bytes = chunk * p["size"], code.number(nbytes), code.number(0), p["length"] * nbytes
+            end = (first + p["size"]).at_most(p["count"])
         else:
-            first, step = chunk % p["size"] * _COLUMNS, p["count"] * nbytes
-            groups = ((1, width), (1, 1))
+            first, step, unit_bytes = chunk % p["size"] * _COLUMNS, p["count"] * nbytes, code.number(nbytes)
             end, base = (first + _COLUMNS).at_most(p["count"]), chunk // p["size"] * p["length"] * step
-        full = end - (end - first) % (_RUNS if has_rows else width)
-        for (rows, lanes), begin, limit in zip(groups, (first, full), (full, end), strict=True):
-            with code.loop(begin, limit, rows * lanes) as unit:
-                run(code, base + unit * (p["length"] * nbytes if has_rows else nbytes), p, lanes, step, rows)
+        full = end - (end - first) % (rows * lanes)
+        with code.loop(first, full, rows * lanes) as unit:
+            run(code, base + unit * unit_bytes, p, lanes, step, rows)
+        with code.loop(full, end) as unit:
+            run(code, base + unit * unit_bytes, p, 1, step, 1)
         return code.finish()
 
     return Kernel(f"running_{dtype}" + "_rows" * has_rows + "_exclusive" * is_exclusive + "_reverse" * is_reverse, emit)
 
 
 def _find_extreme(
-    code: Code,
-    line: Number,
-    length: Number,
-    dtype: str,
-    operator: str,
-    is_last: bool,
-    *,
-    step: Number | int,
-    lanes: int = 1,
+    code: Code, line: Number, length: Number, dtype: str, operator: str, is_last: bool, *, step: Number | int, lanes: int = 1
 ) -> Number:
     """Returns the position of the first or last extreme of elements `step` bytes apart; of neighbours a vector."""
 

@@ -70,11 +70,6 @@ class Expression:
 PLAIN_EXPRESSION = Expression("v", ())
 
 
-def _choose_extreme(a: Floats, b: Floats, picked: Floats) -> Floats:
-    # A NaN of either side stays.
-    return b.is_nan().choose(b, picked)
-
-
 WHOLE = 1.5 * 2**23
 """Added to a number of up to 2^22, it rounds it, ties to even, and leaves it in the lowest bits."""
 
@@ -89,8 +84,9 @@ COMBINERS: Mapping[str, Callable[..., Floats]] = {
     "Sub": lambda code, a, b: a - b,
     "Mul": lambda code, a, b: a * b,
     "Div": lambda code, a, b: a / b,
-    "Max": lambda code, a, b: _choose_extreme(a, b, a.at_least(b)),
-    "Min": lambda code, a, b: _choose_extreme(a, b, a.at_most(b)),
+    # A NaN of either side stays.
+    "Max": lambda code, a, b: b.is_nan().choose(b, a.at_least(b)),
+    "Min": lambda code, a, b: b.is_nan().choose(b, a.at_most(b)),
     "PRelu": lambda code, a, b: (a < 0.0).choose(a * b, a),
     "MultiplyAdd": lambda code, a, b, c: code.multiply_add(a, b, c),
     # Of a quantization: limit(round(a)) to -b .. 255 - b, of NaN -b; this as the lowest byte less b; and that of whole numbers.
@@ -104,53 +100,37 @@ COMBINERS: Mapping[str, Callable[..., Floats]] = {
 
 def make_elementwise(expression: Expression) -> Kernel:
     """Returns the kernel of an expression; its row is that of `row_walk`, with the result before the operands."""
-    return Kernel(f"elementwise_{expression.name}", lambda name, width: _emit(name, width, expression))
+    return Kernel(f"elementwise_{expression.name}", partial(_emit, expression=expression))
 
 
 def _emit(name: str, width: int, expression: Expression) -> Code:
-    code = Code(name, 3, width)
-    walk = RowWalk(code, len(expression.kinds) + 1)
-    constants = {
-        index: code.spread(code.load_scalar(walk.address(index + 1))) for index, kind in enumerate(expression.kinds) if kind == "s"
-    }
-    with walk.visit([0, *(index + 1 for index, kind in enumerate(expression.kinds) if kind != "s")]) as (addresses, length):
-        _emit_row(code, expression, addresses, constants, length)
-    return code.finish()
-
-
-def _emit_row(
-    code: Code, expression: Expression, addresses: Mapping[int, Number], constants: Mapping[int, Floats], length: Number
-) -> None:
-    """Emits one row: `addresses` are those of the result (0) and of operand k (k + 1)."""
-    of_row = {
-        index: code.spread(code.load_scalar(addresses[index + 1])) for index, kind in enumerate(expression.kinds) if kind == "r"
-    }
-    fixed = {**constants, **of_row}
-
-    def compute(start: Number, vectors: int, mask: Mask | None) -> None:
-        places = [start + vector * code.width for vector in range(vectors)]
-        loaded = [
-            {
-                index: load_operand(code, kind, addresses[index + 1], place, mask)
-                for index, kind in enumerate(expression.kinds)
-                if kind in "vb"
-            }
-            for place in places
-        ]
-        results = [emit_expression(code, expression, {**fixed, **operands}) for operands in loaded]
-        for place, result in zip(places, results, strict=True):
-            store_result(code, expression, addresses[0], place, result, mask)
-
+    code, kinds = Code(name, 3, width), dict(enumerate(expression.kinds))
+    # The result is array 0, operand k is array k + 1.
+    walk = RowWalk(code, len(kinds) + 1)
+    constants = {k: code.spread(code.load_scalar(walk.addresses[k + 1])) for k, kind in kinds.items() if kind == "s"}
     long = sum(instruction.operator in _LONG for instruction in expression.instructions)
     together = _UNROLLED if long == 0 else _UNROLLED_LONG if long < _UNROLLED else 1
-    wide = code.width * together
-    unrolled, full = length - length % wide, length - length % code.width
-    with code.loop(0, unrolled, wide) as i:
-        compute(i, together, None)
-    with code.loop(unrolled, full, code.width) as i:
-        compute(i, 1, None)
-    with code.when(full < length):
-        compute(full, 1, code.mask_first(length - full))
+    with walk.visit([0, *(k + 1 for k, kind in kinds.items() if kind != "s")]) as (addresses, length):
+        fixed = constants | {k: code.spread(code.load_scalar(addresses[k + 1])) for k, kind in kinds.items() if kind == "r"}
+
+        def compute(start: Number, vectors: int, mask: Mask | None) -> None:
+            places = [start + vector * width for vector in range(vectors)]
+            loaded = [
+                {k: load_operand(code, kind, addresses[k + 1], place, mask) for k, kind in kinds.items() if kind in "vb"}
+                for place in places
+            ]
+            results = [emit_expression(code, expression, fixed | operands) for operands in loaded]  # called inside the walk
+            for place, result in zip(places, results, strict=True):
+                store_result(code, expression, addresses[0], place, result, mask)  # as above
+
+        unrolled, full = length - length % (width * together), length - length % width
+        with code.loop(0, unrolled, width * together) as i:
+            compute(i, together, None)
+        with code.loop(unrolled, full, width) as i:
+            compute(i, 1, None)
+        with code.when(full < length):
+            compute(full, 1, code.mask_first(length - full))
+    return code.finish()
 
 
 def load_operand(code: Code, kind: str, address: Number, element: Number | int, mask: Mask | None) -> Floats:
@@ -218,9 +198,7 @@ def read_activation(node: Node, constants: Mapping[str, Array]) -> Activation | 
     if node.domain or node.op_type not in OPERATORS or any(name and name not in constants for name in node.inputs[1:]):
         return None
     activation = _read_function(node, [constants[name] if name else None for name in node.inputs[1:]])
-    if activation is None or activation.operator not in EMITTERS or any(isnan(number) for number in activation.numbers):
-        return None
-    return activation
+    return None if activation is None or any(map(isnan, activation.numbers)) else activation
 
 
 def _read_function(node: Node, operands: Sequence[Array | None]) -> Activation | None:
@@ -236,12 +214,14 @@ def _read_function(node: Node, operands: Sequence[Array | None]) -> Activation |
         return Activation("Clip", (_single(low), _single(high))) if set(attributes) <= {"min", "max"} else None
     if operator in ("PRelu", "Pow"):
         operand = operands[0]
-        if operand is None or operand.ndim > 1:
+        if operand is None or operand.ndim > 1 or (operator == "Pow" and float(operand.item()) not in POWERS):
             return None
-        if operator == "PRelu":
-            # A single slope for all elements is LeakyRelu's.
-            return Activation("LeakyRelu", (_single(numbers[0]),))
-        return Activation("Power", (float(operand.item()),)) if float(operand.item()) in POWERS else None
+        # A single slope for all elements is LeakyRelu's.
+        return (
+            Activation("LeakyRelu", (_single(numbers[0]),))
+            if operator == "PRelu"
+            else Activation("Power", (float(operand.item()),))
+        )
     if operator == "Gelu":
         function = {"none": "Gelu", "tanh": "GeluTanh"}.get(attributes.get("approximate", "none"))
         return None if function is None or operands else Activation(function)
@@ -372,10 +352,8 @@ class ExpressionReader:
         return not isinstance(operand, str) and bool((operand == number).all())
 
     def _is_same(self, left: int, right: int) -> bool:
-        arrays = [operand for operand in (self.operands[left], self.operands[right]) if not isinstance(operand, str)]
-        return (
-            len(arrays) == 2 and all(array.size == 1 for array in arrays) and bool(arrays[0].reshape(()) == arrays[1].reshape(()))
-        )
+        operand = self.operands[left]
+        return not isinstance(operand, str) and operand.size == 1 and self._holds(right, operand)
 
     def _refer(self, value: str) -> int:
         if value not in self.known:
@@ -512,29 +490,21 @@ def plan_native_expression(site: Site) -> Recipe | None:
     # A halo adds no axes to the rows of an image.
     if kinds is None or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
         return None
-    if any(kind != "v" for kind, array in zip(kinds, arrays, strict=True) if array.dtype != np.float32):
+    are_bytes = [array.dtype != np.float32 for array in arrays]
+    if any(is_byte and kind != "v" for kind, is_byte in zip(kinds, are_bytes, strict=True)):
         return None
-    letters = [
-        "v" if kind == "v" and array.dtype == np.float32 else "b" if kind == "v" else kind
-        for kind, array in zip(kinds, arrays, strict=True)
-    ]
+    letters = ["b" if is_byte else kind for kind, is_byte in zip(kinds, are_bytes, strict=True)]
     kernel = make_elementwise(reader.finish("".join(letters), output))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         y, remaining = writes[0], iter(reads)
         operands = [next(remaining) if isinstance(operand, str) else operand for operand in reader.operands]
-        rows = cut_rows(y, operands)
-        assert rows is not None
-        return [call_rows(kernel, rows, [y, *operands], workers=site.workers)]
+        return [call_rows(kernel, cut_rows(y, operands), [y, *operands], workers=site.workers)]
 
-    overwrites = tuple(
-        index
-        for index, value in enumerate(values)
-        if value in full and lies_channels_last(site.prototypes[value]) == is_last and not _is_shared(site, value, values)
-    )
+    def may_overwrite(value: str) -> bool:
+        # Another operand in the same memory would be read after it was written over.
+        own, others = site.prototypes[value], [site.prototypes[other] for other in values if other != value]
+        return value in full and lies_channels_last(own) == is_last and not any(np.may_share_memory(own, other) for other in others)
+
+    overwrites = tuple(index for index, value in enumerate(values) if may_overwrite(value))
     return Recipe(values, bind, is_channels_last=is_last, overwrites=overwrites, kernels=(kernel,))
-
-
-def _is_shared(site: Site, value: str, values: Sequence[str]) -> bool:
-    # Another operand in the same memory would be read after it was written over.
-    return any(np.may_share_memory(site.prototypes[value], site.prototypes[other]) for other in values if other != value)

@@ -101,16 +101,11 @@ def _join(
     types: Mapping[str, TensorType],
     constants: Mapping[str, object],
 ) -> Group:
-    if index_of_value.keys().isdisjoint(node.inputs):
-        return Group(node)
+    products = {(index_of_value[value], value) for value in node.inputs if value in index_of_value}
     # Of a sum of two products the later product takes the addition: the first is computed by then.
-    for position, value in sorted(
-        {(index_of_value[value], value) for value in node.inputs if value in index_of_value}, reverse=True
-    ):
+    for position, value in sorted(products, reverse=True):
         group = groups[position]
-        if group is None:
-            continue
-        if value in graph.names_of_outputs or len(graph.index_of_consumers.get(value, ())) != 1:
+        if group is None or value in graph.names_of_outputs or len(graph.index_of_consumers.get(value, ())) != 1:
             continue
         extra = _read_extra(node, value, types, constants, group)
         if extra is not None:
@@ -122,9 +117,12 @@ def _join(
 def _read_extra(
     node: Node, value: str, types: Mapping[str, TensorType], constants: Mapping[str, object], group: Group
 ) -> Extra | None:
-    if node.domain or len(node.writes) != 1 or value not in types:
-        return None
-    if any(extra.node.op_type in ACTIVATIONS for extra in group.epilogue):
+    if (
+        node.domain
+        or len(node.writes) != 1
+        or value not in types
+        or any(extra.node.op_type in ACTIVATIONS for extra in group.epilogue)
+    ):
         return None
     if node.op_type in ACTIVATIONS and node.inputs[0] == value:
         return Extra(node) if all(not name or name in constants for name in node.inputs[1:]) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,6 +16,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Mask, Number
+from hetero_cpu.operators.layout import interleave
 from hetero_cpu.operators.recipe import NO_HALO, Halo, Site
 from hetero_cpu.operators.weights import LazyArray
 from hetero_cpu.symbols.arrays import lay_table
@@ -99,24 +101,16 @@ def read_convolution(site: Site, *, of_bytes: bool = False) -> Convolution | Non
     `of_bytes`: whether the image may be held as bytes.
     """
     node, weight = site.node, site.constant(1)
-    if (
-        weight is None
-        or weight.ndim not in (4, 5)
-        or not site.is_float32(node.inputs[1])
-        or not (site.holds_numbers(node.inputs[0]) if of_bytes else site.is_float32(node.inputs[0]))
-        or not set(node.attributes) <= _ATTRIBUTES
-    ):
+    if weight is None or weight.ndim not in (4, 5) or weight.dtype != np.float32 or not set(node.attributes) <= _ATTRIBUTES:
         return None
-    bias = site.constant(2)
-    if site.has_input(2) and (bias is None or bias.dtype != weight.dtype):
+    bias, holds_numbers = site.constant(2), site.holds_numbers if of_bytes else site.is_float32
+    if not holds_numbers(node.inputs[0]) or (site.has_input(2) and (bias is None or bias.dtype != weight.dtype)):
         return None
-    shape = site.shape(node.inputs[0])
-    group = int(node.attributes.get("group", 1))
-    auto_pad = node.attributes.get("auto_pad", "NOTSET")
-    if len(shape) != weight.ndim or auto_pad not in AUTO_PADS or shape[1] != weight.shape[1] * group:
+    shape, group = site.shape(node.inputs[0]), int(node.attributes.get("group", 1))
+    geometry = {name: node.attributes[name] for name in ("auto_pad", "pads", "strides", "dilations") if name in node.attributes}
+    if len(shape) != weight.ndim or shape[1] != weight.shape[1] * group or geometry.get("auto_pad", "NOTSET") not in AUTO_PADS:
         return None
-    pads, strides, dilations = (node.attributes.get(name) for name in ("pads", "strides", "dilations"))
-    windows = lay_windows(shape[2:], weight.shape[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+    windows = lay_windows(shape[2:], weight.shape[2:], **geometry)
     expected = site.types[site.group.outputs[0]].shape
     if expected != (shape[0], weight.shape[0], *windows.outputs) or 0 in expected or weight.shape[0] % group:
         return None
@@ -232,11 +226,11 @@ _MOST_INTERLEAVED = 4
 
 STAGE_PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "x_channel", "y", "y_image", "y_row", "y_pixel",
-    "front", "images", "rows", "height", "top", "width", "left", "right", "channels", "rows_of_chunk", "all_rows",
+    "front", "images", "rows", "height", "top", "width", "left", "right", "channels", "rows_of_chunk", "all_rows", "shift",
 )  # fmt: skip
 """Addresses and strides in bytes; `images` of x after `front` of zeros; `rows` of an image of y with its halo, of which `height` after
-the first `top` are of x; `width` pixels of x after `left` of zeros and before `right`."""
-CLEAR_PARAMETERS = ("y", "y_image", "first_bytes", "gap", "gap_stride", "gaps", "gap_bytes", "last", "last_bytes", "images")
+the first `top` are of x; `width` pixels of x after `left` of zeros and before `right`; `shift`: that of bytes, see `narrow_product`."""
+_CLEAR_PARAMETERS = ("y", "y_image", "first_bytes", "gap", "gap_stride", "gaps", "gap_bytes", "last", "last_bytes")
 """Address, strides and offsets in bytes: in each image zeros at its begin, `gaps` runs of zeros from offset `gap` on, zeros at offset
 `last`."""
 
@@ -263,31 +257,22 @@ def make_stage(x: Array) -> Kernel:
     """
     channels = x.shape[1]
     if x.strides[1] == FLOAT_BYTES or channels == 1:
-        return Kernel("stage_pixels", lambda name, width: emit_stage(name, width, _copy_pixels))
+        return Kernel("stage_pixels", partial(emit_stage, copy=_copy_pixels))
     if channels <= _MOST_INTERLEAVED and x.strides[3] == FLOAT_BYTES:
         # Compiled in: a size that is open has this value from here on.
         planes = int(channels)
-
-        def copy(code: Code, p: dict[str, Number], source: Number, target: Number) -> None:
-            _interleave_planes(code, p, source, target, planes)
-
-        return Kernel(f"stage_{planes}_planes", lambda name, width: emit_stage(name, width, copy))
-    return Kernel("stage_planes", lambda name, width: emit_stage(name, width, _copy_planes))
+        return Kernel(f"stage_{planes}_planes", partial(emit_stage, copy=partial(_interleave_planes, channels=planes)))
+    return Kernel("stage_planes", partial(emit_stage, copy=_copy_planes))
 
 
 EmitRow = Callable[[Code, dict[str, Number], Number, Number], None]
 
 
 def emit_stage(
-    name: str,
-    width: int,
-    copy: EmitRow,
-    clear: EmitRow = lambda code, p, y, nbytes: emit_zeros(code, y, nbytes),
-    names: tuple[str, ...] = STAGE_PARAMETERS,
+    name: str, width: int, *, copy: EmitRow, clear: EmitRow = lambda code, p, y, nbytes: emit_zeros(code, y, nbytes)
 ) -> Code:
-    """Emits the kernel of a staging with numbers of these names: `copy` emits a row from an address to an address, `clear` so many
-    bytes of zeros at an address."""
-    code, p, chunk, _ = begin_kernel(name, width, names)
+    """Emits the kernel of a staging: `copy` emits a row from an address to an address, `clear` so many bytes of zeros at an address."""
+    code, p, chunk, _ = begin_kernel(name, width, STAGE_PARAMETERS)
     with code.visit_chunk(chunk, p["rows_of_chunk"], p["all_rows"]) as line:
         number, place = line // p["rows"], line % p["rows"]
         y, image = p["y"] + number * p["y_image"] + place * p["y_row"], number - p["front"]
@@ -318,14 +303,8 @@ def _interleave_planes(code: Code, p: dict[str, Number], x: Number, y: Number, c
     even = p["width"] - p["width"] % width
     with code.loop(0, even, width) as pixel:
         planes = [code.load(x + pixel * FLOAT_BYTES + p["x_channel"] * channel) for channel in range(channels)]
-        for number in range(channels):
-            # Element k of the result is of channel k % channels and pixel k // channels; each step leaves the elements of other channels.
-            places = [divmod(number * width + lane, channels) for lane in range(width)]
-            interleaved = planes[0].shuffle(planes[0], [pixel_of_lane for pixel_of_lane, _ in places])
-            for channel in range(1, channels):
-                chosen = [width + place if own == channel else lane for lane, (place, own) in enumerate(places)]
-                interleaved = interleaved.shuffle(planes[channel], chosen)
-            code.store(y + pixel * (channels * FLOAT_BYTES), interleaved, number * width * FLOAT_BYTES)
+        for number, vector in enumerate(interleave(planes)):
+            code.store(y + pixel * (channels * FLOAT_BYTES), vector, number * width * FLOAT_BYTES)
     _copy_planes(code, p, x, y, even)
 
 
@@ -336,19 +315,18 @@ def _copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number, begin: 
             code.store(target + channel * FLOAT_BYTES, code.load_scalar(source + channel * p["x_channel"]))
 
 
-def make_clear() -> Kernel:
-    """Returns the kernel that writes the zeros around the images of an array; a chunk is an image."""
-    return Kernel("clear_halo", _emit_clear)
-
-
 def _emit_clear(name: str, width: int) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, CLEAR_PARAMETERS)
+    code, p, chunk, _ = begin_kernel(name, width, _CLEAR_PARAMETERS)
     y = p["y"] + chunk * p["y_image"]
     emit_zeros(code, y, p["first_bytes"])
     with code.loop(0, p["gaps"]) as gap:
         emit_zeros(code, y + p["gap"] + gap * p["gap_stride"], p["gap_bytes"])
     emit_zeros(code, y + p["last"], p["last_bytes"])
     return code.finish()
+
+
+CLEAR = Kernel("clear_halo", _emit_clear)
+"""The kernel that writes the zeros around the images of an array; a chunk is an image."""
 
 
 def bind_clear(shape: tuple[int, ...], halo: Halo, memory: Array) -> NativeCall:
@@ -361,9 +339,9 @@ def bind_clear(shape: tuple[int, ...], halo: Halo, memory: Array) -> NativeCall:
     numbers = {
         "y": address_of(memory), "y_image": height * row, "first_bytes": first, "gap": (halo.top + 1) * row - halo.right * pixel,
         "gap_stride": row, "gaps": inner - 1, "gap_bytes": (halo.left + halo.right) * pixel,
-        "last": (halo.top + inner) * row - halo.right * pixel, "last_bytes": halo.right * pixel + halo.bottom * row, "images": batch,
+        "last": (halo.top + inner) * row - halo.right * pixel, "last_bytes": halo.right * pixel + halo.bottom * row,
     }  # fmt: skip
-    return NativeCall(make_clear(), tuple(numbers[key] for key in CLEAR_PARAMETERS), batch, (memory,))
+    return NativeCall(CLEAR, tuple(numbers[key] for key in _CLEAR_PARAMETERS), batch, (memory,))
 
 
 def emit_zeros(code: Code, address: Number, nbytes: Number) -> None:
@@ -397,8 +375,8 @@ def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[lis
     return [call_stage(staging.kernel, x, staged, halo, staging.front)], inner
 
 
-def call_stage(kernel: Kernel, x: Array, staged: Array, halo: Halo, front: int, **own: Array) -> NativeCall:
-    """Returns the call that copies x into images as a `Staging` has them; `own` are arrays of the kernel's own."""
+def call_stage(kernel: Kernel, x: Array, staged: Array, halo: Halo, front: int, shift: Array | None = None) -> NativeCall:
+    """Returns the call that copies x into images as a `Staging` has them."""
     images, channels, height, width = x.shape
     rows = staged.shape[0] * staged.shape[1]
     numbers = {
@@ -406,7 +384,6 @@ def call_stage(kernel: Kernel, x: Array, staged: Array, halo: Halo, front: int, 
         "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
         "front": front, "images": images, "rows": staged.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left,
         "right": halo.right, "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": rows,
-        **{name: address_of(array) for name, array in own.items()},
+        "shift": 0 if shift is None else address_of(shift),
     }  # fmt: skip
-    names = (*STAGE_PARAMETERS, *own)
-    return NativeCall(kernel, tuple(numbers[key] for key in names), -(-rows // STAGED_ROWS), (x, staged, *own.values()))
+    return NativeCall(kernel, tuple(numbers[key] for key in STAGE_PARAMETERS), -(-rows // STAGED_ROWS), (x, staged, shift))

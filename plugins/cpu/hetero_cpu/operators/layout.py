@@ -8,15 +8,15 @@ from math import prod
 
 import numpy as np
 
-from hetero_cpu.machine.calls import Array, NativeCall, address_of
+from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import Expression, make_elementwise
 from hetero_cpu.operators.recipe import Choice, Join, Recipe, Site, Views, is_channels_last, order_axes
-from hetero_cpu.operators.rows import call_rows, cut_rows, find_kind, find_kinds, merge_axes
+from hetero_cpu.operators.rows import call_rows, cut_lines, cut_rows, find_kind, find_kinds, merge_axes
 from hetero_cpu.symbols.arrays import broadcast, broadcast_shapes, lay_empty
-from hetero_cpu.symbols.sizes import largest, least
+from hetero_cpu.symbols.sizes import largest, least, value_of
 
 _PARAMETERS = (
     "rows", "columns", "blocks", "middle", "inner", "units", "units_of_chunk",
@@ -49,16 +49,8 @@ def plan_copy(y: Array, x: Array, *, workers: int) -> Copy | None:
         kernel = make_elementwise(Expression(kinds[0], ()))
         if cut_rows(y, [x]) is None:
             return None
-
-        def bind(y: Array, x: Array) -> NativeCall:
-            rows = cut_rows(y, [x])
-            assert rows is not None
-            return call_rows(kernel, rows, [y, x], workers=workers)
-
-        return Copy(kernel, bind)
-    if not is_turn:
-        return None
-    return Copy(TURN, lambda y, x: _call_turn(y, broadcast(x, y.shape), workers))
+        return Copy(kernel, lambda y, x: call_rows(kernel, cut_rows(y, [x]), [y, x], workers=workers))
+    return Copy(TURN, lambda y, x: _call_turn(y, broadcast(x, y.shape), workers)) if is_turn else None
 
 
 def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[str, Array], *, workers: int) -> Recipe | None:
@@ -75,20 +67,12 @@ def plan_pieces(y: Array, cuts: Sequence[tuple[slice, ...]], sources: Mapping[st
     return Recipe(tuple(sources), bind, kernels=tuple(dict.fromkeys(copy.kernel for copy in plans)), parts=tuple(cuts))
 
 
-@dataclass(frozen=True, slots=True)
-class _Matrices:
-    """Sizes and strides of matrices that are turned: the batch along at most three axes, rows and columns of y."""
-
-    sizes: tuple[int, ...]
-    y_bytes: tuple[int, ...]
-    x_bytes: tuple[int, ...]
-    rows: int
-    y_row: int
-    columns: int
-    x_column: int
+_Matrices = tuple[list[int], list[tuple[int, ...]], int, int, int, int]
 
 
 def _find_matrices(y: Array, x: Array) -> _Matrices | None:
+    """Returns matrices that are turned: sizes and strides of y and x along at most three axes; rows of y, their stride in y, columns of
+    y, their stride in x."""
     sizes, strides = merge_axes([y, x])
     if not sizes or strides[-1][0] != FLOAT_BYTES:
         return None
@@ -97,24 +81,24 @@ def _find_matrices(y: Array, x: Array) -> _Matrices | None:
         return None
     columns, (_, x_column) = sizes.pop(), strides.pop()
     rows, (y_row, _) = sizes.pop(row_axis), strides.pop(row_axis)
-    y_bytes, x_bytes = (tuple(pair[k] for pair in strides) for k in (0, 1))
-    return _Matrices(tuple(sizes), y_bytes, x_bytes, rows, y_row, columns, x_column)
+    return sizes, strides, rows, y_row, columns, x_column
 
 
 def _call_turn(y: Array, x: Array, workers: int) -> NativeCall:
     matrices = _find_matrices(y, x)
     assert matrices is not None
-    missing = 3 - len(matrices.sizes)
-    _, middle, inner = (1,) * missing + matrices.sizes
+    sizes, strides, rows, y_row, columns, x_column = matrices
+    missing = 3 - len(sizes)
+    _, middle, inner = (1,) * missing + tuple(sizes)
     # A block has as many rows as a vector has elements.
-    blocks = -(-matrices.rows // find_width())
-    units = blocks * prod(matrices.sizes)
+    blocks = -(-rows // find_width())
+    units = blocks * prod(sizes)
     elements = largest(_CHUNK, -(-y.size // (workers * _CHUNKS_OF_WORKER)))
     units_of_chunk = largest(1, least(units, elements * units // y.size))
-    zeros = (0,) * missing
-    numbers = (matrices.rows, matrices.columns, blocks, middle, inner, units, units_of_chunk)
-    places = (address_of(y), *zeros, *matrices.y_bytes, matrices.y_row, address_of(x), *zeros, *matrices.x_bytes, matrices.x_column)
-    return NativeCall(TURN, numbers + places, -(-units // units_of_chunk), (y, x))
+    numbers = [rows, columns, blocks, middle, inner, units, units_of_chunk]
+    for k, array, step in ((0, y, y_row), (1, x, x_column)):
+        numbers += [address_of(array), *(0,) * missing, *(pair[k] for pair in strides), step]
+    return NativeCall(TURN, tuple(numbers), -(-units // units_of_chunk), (y, x))
 
 
 def _emit_turn(name: str, width: int) -> Code:
@@ -134,16 +118,15 @@ def _emit_turn(name: str, width: int) -> Code:
             from_x, to_y = x + begin_row * FLOAT_BYTES, y + begin_row * p["y_row"]
 
             def turn(column: Number, columns: Number, *, is_full: bool) -> None:
-                _emit_block(
-                    code,
-                    from_x + column * p["x_column"],  # called inside the loop
-                    p["x_column"],
-                    to_y + column * FLOAT_BYTES,  # called inside the loop
-                    p["y_row"],
-                    rows,  # called inside the loop
-                    columns,
-                    is_full=is_full,
-                )
+                """Copies a block of at most `width` rows and columns; nothing beside it is touched."""
+                source, target = from_x + column * p["x_column"], to_y + column * FLOAT_BYTES  # called inside the loop
+
+                def mask(position: int, count: Number, others: Number) -> Mask | None:
+                    return None if is_full else code.mask_first((count > position).choose(others, code.number(0)))
+
+                vectors = [code.load(source + p["x_column"] * k, mask=mask(k, columns, rows)) for k in range(width)]  # as above
+                for k, vector in enumerate(turn_vectors(vectors)):
+                    code.store(target + p["y_row"] * k, vector, mask=mask(k, rows, columns))  # as above
 
             with code.either(rows.equals(width)) as (whole, part):
                 with whole:
@@ -154,20 +137,6 @@ def _emit_turn(name: str, width: int) -> Code:
                 with part, code.loop(0, p["columns"], width) as column:
                     turn(column, (p["columns"] - column).at_most(width), is_full=False)
     return code.finish()
-
-
-def _emit_block(
-    code: Code, x: Number, x_column: Number, y: Number, y_row: Number, rows: Number, columns: Number, *, is_full: bool
-) -> None:
-    """Emits the copy of a block of at most `width` rows and columns; nothing beside it is touched."""
-    width = code.width
-
-    def mask(position: int, count: Number, others: Number) -> Mask | None:
-        return None if is_full else code.mask_first((count > position).choose(others, code.number(0)))
-
-    vectors = [code.load(x + x_column * column, mask=mask(column, columns, rows)) for column in range(width)]
-    for position, vector in enumerate(turn_vectors(vectors)):
-        code.store(y + y_row * position, vector, mask=mask(position, rows, columns))
 
 
 def turn_vectors(vectors: list[Floats]) -> list[Floats]:
@@ -191,15 +160,14 @@ _PRODUCTS = frozenset({"MatMul", "Transpose"})
 def plan_transpose(site: Site) -> Choice | None:
     """Returns a view of a constant, for products, and if the turned value is in C order or channels last; else a copy."""
     (value,) = site.node.inputs
-    if site.group.epilogue:
-        return None
     perm = site.node.attributes.get("perm") or tuple(reversed(range(len(site.shape(value)))))
     if sorted(perm) != list(range(len(site.shape(value)))):
         return None  # the kernel of the toolkit says what is wrong
     turned = site.prototypes[value].transpose(perm)
     is_for_products = bool(site.readers) and _PRODUCTS.issuperset(site.readers) and value not in site.halos
     is_in_order = turned.flags.c_contiguous or _is_dense_channels_last(turned)
-    if value in site.constants or is_for_products or is_in_order:
+    is_shuffle = tuple(perm) == _PERM and site.readers == ("Reshape",) and _is_turned(turned)
+    if value in site.constants or is_for_products or is_in_order or is_shuffle:
         return Views(value, (lambda array: array.transpose(perm),))
     return _plan_copy(site, value, lambda array: array.transpose(perm), turned.shape)
 
@@ -212,7 +180,7 @@ def plan_reshape(site: Site) -> Choice | None:
     """Returns a view of the same elements in another shape, or a copy into C order of elements that do not lie so."""
     value, shape = site.node.inputs[0], site.output_shape()
     prototype = site.prototypes[value]
-    if site.group.epilogue or prototype.size != prod(shape):
+    if prototype.size != prod(shape):
         return None
     if np.may_share_memory(prototype.reshape(shape), prototype):
         return None if value in site.halos else Views(value, (lambda array: array.reshape(shape),))
@@ -223,7 +191,7 @@ def plan_expand(site: Site) -> Recipe | None:
     """Returns the copy of an array into every place that it is broadcast to."""
     value, shape = site.node.inputs[0], site.output_shape()
     # NumPy 2 broadcasts shapes of up to 32 dimensions.
-    if site.group.epilogue or len(shape) > 32 or broadcast_shapes(site.shape(value), shape) != shape:
+    if len(shape) > 32 or broadcast_shapes(site.shape(value), shape) != shape:
         return None
     return _plan_copy(site, value, lambda array: array, shape)
 
@@ -249,24 +217,21 @@ def plan_split(site: Site) -> Choice | None:
 def plan_slice(site: Site) -> Choice | None:
     """Returns a view. Source: ONNX Slice-13; before 10 the bounds were attributes, which are left to the toolkit."""
     node = site.node
-    bounds = [site.constant(position) for position in range(1, len(node.inputs))]
-    if (
-        node.inputs[0] in site.halos
-        or node.since_version < 10
-        or any(bound is None and name for bound, name in zip(bounds, node.inputs[1:], strict=True))
-    ):
+    bounds = [site.constant(position) for position in range(1, 5)]
+    if node.inputs[0] in site.halos or node.since_version < 10:
+        return None
+    if any(bound is None and site.has_input(position) for position, bound in enumerate(bounds, 1)):
         return None
     shape = site.shape(node.inputs[0])
-    numbers = [None if bound is None else [int(number) for number in bound.reshape(-1)] for bound in bounds]
-    starts, ends, axes, steps = (*numbers, None, None)[:4]
+    starts, ends, axes, steps = (None if bound is None else bound.reshape(-1).tolist() for bound in bounds)
     if starts is None or ends is None:
         return None
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
+    if min(steps, default=1) < 1:
+        return None
     cut = [slice(None)] * len(shape)
     for start, end, axis, stride in zip(starts, ends, axes, steps, strict=True):
-        if stride < 1:
-            return None
         cut[axis % len(shape)] = slice(start, end, stride)
     picked = tuple(cut)
     if site.prototypes[node.inputs[0]][picked].shape != site.output_shape():
@@ -279,25 +244,24 @@ def plan_concat(site: Site) -> Choice | None:
     node = site.node
     if "axis" not in node.attributes or len({site.prototypes[value].dtype for value in node.inputs}) != 1:
         return None
-    sizes = site.output_shape()
+    sizes, shapes = site.output_shape(), list(map(site.shape, node.inputs))
     axis = int(node.attributes["axis"]) % len(sizes)
-    shapes = [site.shape(value) for value in node.inputs]
-    if any(shape[:axis] + shape[axis + 1 :] != sizes[:axis] + sizes[axis + 1 :] for shape in shapes):
+    if any((*shape[:axis], sizes[axis], *shape[axis + 1 :]) != sizes for shape in shapes):
         return None
-    if any(len(shape) != len(sizes) for shape in shapes) or sum(shape[axis] for shape in shapes) != sizes[axis]:
+    if sum(shape[axis] for shape in shapes) != sizes[axis]:
         return None
-    is_last = all(site.is_channels_last(value) or all(size == 1 for size in site.shape(value)[2:]) for value in node.inputs)
-    is_last = is_last and any(site.is_channels_last(value) for value in node.inputs)
-    return Join(tuple(node.inputs), axis, is_last)
+    are_last = [site.is_channels_last(value) for value in node.inputs]
+    is_last = all(is_one or all(size == 1 for size in shape[2:]) for is_one, shape in zip(are_last, shapes, strict=True))
+    return Join(tuple(node.inputs), axis, is_last and any(are_last))
 
 
 def plan_pad(site: Site) -> Recipe | None:
     """Returns the copy of an array into the middle of a constant; other modes are Gathers before. Source: ONNX Pad-19."""
     node, value = site.node, site.node.inputs[0]
     pads, filler, axes = (site.constant(position) for position in (1, 2, 3))
-    if node.attributes.get("mode", "constant") != "constant" or node.since_version < 11 or pads is None or site.group.epilogue:
+    if node.attributes.get("mode", "constant") != "constant" or node.since_version < 11 or pads is None:
         return None
-    if (filler is None and site.has_input(2)) or (axes is None and site.has_input(3)):
+    if any(array is None and site.has_input(position) for position, array in ((2, filler), (3, axes))):
         return None
     x, shape = site.prototypes[value], site.output_shape()
     counts = np.zeros((2, x.ndim), np.int64)
@@ -344,3 +308,96 @@ def _plan_copy(site: Site, value: str, turn: Callable[[Array], Array], shape: tu
         return [copy.bind(writes[0].reshape(shape), turn(reads[0]))]
 
     return Recipe((value,), bind, kernels=(copy.kernel,))
+
+
+# Channel shuffles of channels-last images: Reshape to groups, Transpose of groups and their channels, Reshape back. Written so by
+# exporters, it would bring the image into C order twice; here the Transpose is a view, and the second Reshape permutes channels.
+_MOST_GROUPS = 8
+_PERM = (0, 2, 1, 3, 4)
+
+
+def plan_shuffle(site: Site) -> Recipe | None:
+    """Returns the recipe of the second Reshape of a shuffle, which gives the groups' channels in turn."""
+    value = site.node.inputs[0]
+    x = site.prototypes[value]
+    if not site.is_float32(value) or value in site.constants or not _is_turned(x):
+        return None
+    batch, own, groups, height, width = x.shape
+    if site.types[site.node.outputs[0]].shape != (batch, own * groups, height, width):
+        return None
+    kernel = Kernel(f"interleave_{groups}", lambda name, width: _emit_shuffle(name, width, groups))
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x, y = reads[0], writes[0]
+        lines = batch * height
+        # A load, a permutation or two, and a store for each vector.
+        lines_of_chunk = cut_lines(lines, value_of(x.size) / find_width() * 4, site.workers)
+        numbers = {
+            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[3], "x_pixel": x.strides[4], "x_group": x.strides[2],
+            **list_strides("y", y), "rows": height, "pixels": width, "lines": lines, "lines_of_chunk": lines_of_chunk, "own": own,
+        }  # fmt: skip
+        row = tuple(numbers[key] for key in _SHUFFLE_PARAMETERS)
+        return [NativeCall(kernel, row, -(-lines // lines_of_chunk), (x, y))]
+
+    return Recipe((value,), bind, is_channels_last=True, kernels=(kernel,))
+
+
+def _is_turned(array: Array) -> bool:
+    """Says whether an array of (batch, channels, groups, height, width) has the channels of each group side by side in a pixel."""
+    if array.ndim != 5 or array.itemsize != 4 or not 2 <= array.shape[2] <= _MOST_GROUPS or array.shape[1] < 2:
+        return False
+    _, channel, group, row, pixel = array.strides
+    return channel == 4 and group >= 4 * array.shape[1] and min(row, pixel) >= 4 * array.shape[1] * array.shape[2]
+
+
+_SHUFFLE_PARAMETERS = (
+    "x", "x_image", "x_row", "x_pixel", "x_group", "y", "y_image", "y_row", "y_pixel", "rows", "pixels", "lines", "lines_of_chunk", "own",
+)  # fmt: skip
+"""Numbers of a row, in order: addresses and strides in bytes; `rows` of an image, `pixels` of a row, `lines`: rows of all images; `own`:
+the channels of a group."""
+
+
+def _emit_shuffle(name: str, width: int, groups: int) -> Code:
+    """Emits y[pixel, k * groups + g] = x[pixel, g, k]."""
+    code, p, chunk, _ = begin_kernel(name, width, _SHUFFLE_PARAMETERS)
+    full = p["own"] - p["own"] % width
+    rest = p["own"] - full
+    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
+        image, place = line // p["rows"], line % p["rows"]
+        x_line = p["x"] + image * p["x_image"] + place * p["x_row"]
+        y_line = p["y"] + image * p["y_image"] + place * p["y_row"]
+        with code.loop(0, p["pixels"]) as pixel:
+            x, y = x_line + pixel * p["x_pixel"], y_line + pixel * p["y_pixel"]
+
+            def move(channel: Number, count: Number | int, mask: Mask | None) -> None:
+                read = [code.load(x + channel * FLOAT_BYTES + p["x_group"] * group, mask=mask) for group in range(groups)]
+                for v, vector in enumerate(interleave(read)):
+                    place = y + channel * (groups * FLOAT_BYTES)
+                    guard = None if mask is None else code.mask_first(count * groups - v * width)
+                    code.store(place, vector, v * width * FLOAT_BYTES, mask=guard)
+
+            with code.loop(0, full, width) as channel:
+                move(channel, width, None)
+            with code.when(rest > 0):
+                move(full, rest, code.mask_first(rest))
+    return code.finish()
+
+
+def interleave(vectors: list[Floats]) -> list[Floats]:
+    """Returns the elements of all vectors in turn, as many vectors as there are."""
+    count, width = len(vectors), vectors[0].width
+    if count == 1:
+        return vectors
+    if count % 2 == 0:
+        # Elements of even and of odd vectors take turns.
+        order = [e // 2 + width * (e % 2) for e in range(2 * width)]
+        pairs = zip(interleave(vectors[::2]), interleave(vectors[1::2]), strict=True)
+        return [even.shuffle(odd, half) for even, odd in pairs for half in (order[:width], order[width:])]
+    interleaved = []
+    for v in range(count):
+        lanes = [divmod(v * width + e, count) for e in range(width)]
+        mixed = vectors[0].shuffle(vectors[0], [k for k, _ in lanes])
+        for index in range(1, count):
+            mixed = mixed.shuffle(vectors[index], [width + k if g == index else e for e, (k, g) in enumerate(lanes)])
+        interleaved.append(mixed)
+    return interleaved

@@ -30,7 +30,6 @@ from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.convolution import read_adjacent
 from hetero_cpu.operators.images import (
-    STAGE_PARAMETERS,
     Convolution,
     call_stage,
     emit_stage,
@@ -40,7 +39,7 @@ from hetero_cpu.operators.images import (
     lay_offsets,
     read_convolution,
 )
-from hetero_cpu.operators.product import ChainedEpilogue, list_overwritten, read_chained_epilogue, read_gemm
+from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_chained_epilogue, read_gemm
 from hetero_cpu.operators.product_kernel import (
     BYTE_PRODUCTS,
     NARROW_FIELDS,
@@ -64,8 +63,6 @@ _LONGEST_DEPTH = 1 << 16
 _FEWEST_ROWS = 5
 # Tiles of AMX for the sums of a block: 32 pixels times 2 vectors, or 16 times 4.
 _MOST_SUMS = 4
-
-_STAGE_NAMES = (*STAGE_PARAMETERS, "shift")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,7 @@ class _Cut:
         """Returns the bytes of a block of packed weights, of so many groups of each tap."""
         return (self.has_sums + taps * groups * (self.group // FLOAT_BYTES)) * self.tiling.vectors * self.tiling.width * FLOAT_BYTES
 
-    def make_kernel(self, epilogue: ChainedEpilogue) -> Kernel:
+    def make_kernel(self, epilogue: NativeEpilogue) -> Kernel:
         tiling, own = self.tiling, {"products": self.products, "expression": epilogue.expression}
         shape = ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(epilogue.added), **own)
         return make_product(replace(shape, has_short_tiles=shape.has_short_tiles and not self.products.startswith("amx")))
@@ -239,10 +236,10 @@ def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
             values = code.load_bytes(source, code.width, mask=mask) if of_bytes else code.load(source, mask=mask)
             copy_values(code, p, y + element * kind.nbytes, values, mask)
 
-        # Bytes are copied four to a float32.
-        is_copied = of_bytes and kind.nbytes == 1
-        quick = count - count % (FLOAT_BYTES * code.width) if is_copied else code.number(0)
-        if is_copied:
+        quick = code.number(0)
+        if of_bytes and kind.nbytes == 1:
+            # Bytes are copied four to a float32.
+            quick = count - count % (FLOAT_BYTES * code.width)
             with code.loop(0, quick, FLOAT_BYTES * code.width) as place:
                 code.store(y + place, code.load(x + place))
         x, y = x + quick * x_bytes, y + quick * kind.nbytes
@@ -277,7 +274,7 @@ def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
         code.visit_vectors(nbytes // kind.nbytes, lambda place, mask: store(code, p, y + place * kind.nbytes, zeros, mask))
 
     copy = copy_planes if of_planes else copy_pixels
-    return Kernel(title, lambda name, width: emit_stage(name, width, copy, clear, _STAGE_NAMES))
+    return Kernel(title, partial(emit_stage, copy=copy, clear=clear))
 
 
 def _store_numbers(
@@ -296,8 +293,8 @@ def _store_numbers(
 def plan_narrow_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a convolution of one group; None if its numbers are not narrow."""
     found = _find_kind(site)
-    convolution = None if found is None else read_convolution(site, of_bytes=True)
-    if convolution is None or found is None or convolution.group > 1:
+    convolution = found and read_convolution(site, of_bytes=True)
+    if not found or not convolution or convolution.group > 1:
         return None
     windows, outputs = convolution.windows, convolution.outputs
     epilogue = read_chained_epilogue(site, site.constant(2), outputs, channel_axis=1)
@@ -305,27 +302,22 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     kind = _fit(found, convolution.weight, depth, outputs)
     if epilogue is None or kind is None or not epilogue.has_channel_vectors(site):
         return None
-    is_flat = (
-        windows.is_pointwise
-        and site.output_halo == NO_HALO
-        and find_overhang(windows) == NO_HALO
-        and (not epilogue.added or is_even(site.prototypes[epilogue.added]))
-    )
+    is_flat = windows.is_pointwise and site.output_halo == find_overhang(windows) == NO_HALO
+    is_flat = is_flat and (not epilogue.added or is_even(site.prototypes[epilogue.added]))
     return _plan(kind, epilogue, convolution, is_flat=is_flat)
 
 
 def plan_narrow_transposed_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a ConvTranspose with adjacent windows: each position of the kernel is a product of its own."""
     found = _find_kind(site)
-    convolution = None if found is None else read_adjacent(site)
-    if found is None or convolution is None or convolution.depths or not site.holds_numbers(convolution.source):
+    convolution = found and read_adjacent(site)
+    if not found or not convolution or convolution.depths or not site.holds_numbers(convolution.source):
         return None
-    weight = convolution.weight
     epilogue = read_chained_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
-    kind = _fit(found, weight, convolution.channels, convolution.outputs)
+    kind = _fit(found, convolution.weight, convolution.channels, convolution.outputs)
     if epilogue is None or epilogue.added or kind is None:
         return None
-    return _plan(kind, epilogue, convolution, is_flat=False, spread=weight.shape[2:])
+    return _plan(kind, epilogue, convolution, is_flat=False, spread=convolution.weight.shape[2:])
 
 
 def plan_narrow_product(site: Site) -> Recipe | None:
@@ -348,7 +340,7 @@ def plan_narrow_product(site: Site) -> Recipe | None:
 
 def _plan(
     kind: _Kind,
-    epilogue: ChainedEpilogue,
+    epilogue: NativeEpilogue,
     convolution: Convolution,
     *,
     is_flat: bool,
@@ -362,12 +354,8 @@ def _plan(
     results that a pixel has, each by a matrix of its own; by default it has one.
     """
     site, source, windows, weight = convolution.site, convolution.source, convolution.windows, convolution.weight
-    channels, outputs, depth_taps, (planes, images) = (
-        convolution.channels,
-        convolution.outputs,
-        convolution.depth_taps,
-        convolution.planes,
-    )
+    channels, outputs, depth_taps = convolution.channels, convolution.outputs, convolution.depth_taps
+    planes, images = convolution.planes
     (height, width), (front, back) = windows.sizes, convolution.depth_halo
     down, right = spread or (1, 1)
     halo = find_overhang(windows)
@@ -382,13 +370,9 @@ def _plan(
     steps = 1 if windows.dilations[1] == 1 else windows.kernel[1]
     taps = len(depth_taps) * windows.kernel[0] * steps
     groups = -(-(windows.kernel[1] // steps * pixel_bytes) // cut.group)
-    chunks = choose_chunks(
-        tiling,
-        lines=1 if is_single else images if is_flat else images * rows,
-        depth=-(-len(depth_taps) * prod(windows.kernel) * pixel_bytes // FLOAT_BYTES),
-        pixel_bytes=pixel_bytes * prod(windows.strides),
-        workers=site.workers,
-    )
+    lines, depth = 1 if is_single else images if is_flat else images * rows, len(depth_taps) * prod(windows.kernel) * pixel_bytes
+    read_bytes = pixel_bytes * prod(windows.strides)
+    chunks = choose_chunks(tiling, lines=lines, depth=-(-depth // FLOAT_BYTES), pixel_bytes=read_bytes, workers=site.workers)
     parts = taps if cut.has_sums else len(depth_taps) * prod(windows.kernel)
     packing = NarrowPacking(tiling.packing, parts, cut.group, kind.dtype, is_turned, is_spread=bool(spread))
     purpose = ("narrow", kind.dtype, taps, is_turned, cut.group, tiling.vectors, bool(spread))
@@ -437,12 +421,7 @@ def _plan(
         keep = (offsets, packed, bias, vectors, image, y, config, shift_memory, addend)
         return NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)
 
-    return Recipe(
-        (*values, *kind.reads),
-        bind,
-        # The last rows of a tile of AMX may lie behind the image.
-        align(nbytes + 2 * TILE_ROWS * x_pixel + TILE_BYTES),
-        is_channels_last=not is_matrix,
-        overwrites=list_overwritten(site, source, epilogue.added),
-        kernels=(stage, kernel),
-    )
+    # The last rows of a tile of AMX may lie behind the image.
+    scratch_bytes, overwrites = align(nbytes + 2 * TILE_ROWS * x_pixel + TILE_BYTES), list_overwritten(site, source, epilogue.added)
+    reads, kernels = (*values, *kind.reads), (stage, kernel)
+    return Recipe(reads, bind, scratch_bytes, is_channels_last=not is_matrix, overwrites=overwrites, kernels=kernels)

@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf, prod
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_exponential_of_negative, emit_logarithm
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
+from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import join_rows
-from hetero_cpu.operators.pooling import GLOBAL_BLOCK, reduce_pixels, visit_block
+from hetero_cpu.operators.pooling import BLOCK, REDUCTIONS, emit_sum, reduce_pixels, reduce_row, visit_block, visit_row
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open
-
-_UNROLLED = 4
-_LARGEST = 3.4028234663852886e38
-_Combine = Callable[[Floats, Floats], Floats]
-
-
-def _add(a: Floats, b: Floats) -> Floats:
-    return a + b
-
-
-def _visit_vectors(code: Code, length: Number, body: Callable[[Number, int, Mask | None], None]) -> None:
-    """Emits `body(offset in bytes, number of the unrolled vector, mask)` for all vectors of a row; the last has a mask."""
-    wide = code.width * _UNROLLED
-    unrolled, full = length - length % wide, length - length % code.width
-    with code.loop(0, unrolled, wide) as i:
-        for position in range(_UNROLLED):
-            body(i * FLOAT_BYTES + position * code.width * FLOAT_BYTES, position, None)
-    with code.loop(unrolled, full, code.width) as i:
-        body(i * FLOAT_BYTES, 0, None)
-    with code.when(full < length):
-        body(full * FLOAT_BYTES, 1, code.mask_first(length - full))
-
-
-def _reduce_row(
-    code: Code,
-    length: Number,
-    read: Callable[[Number, Mask | None], Floats],
-    combine: _Combine,
-    first: float,
-) -> Floats:
-    """Returns a row reduced to a number; `first` is the neutral element."""
-    neutral = code.constant(first)
-    totals = [code.variable(neutral) for _ in range(_UNROLLED)]
-
-    def body(offset: Number, position: int, mask: Mask | None) -> None:
-        elements = read(offset, mask)
-        elements = elements if mask is None else mask.choose(elements, neutral)
-        totals[position].set(combine(totals[position].get(), elements))
-
-    _visit_vectors(code, length, body)
-    a, b, c, d = (total.get() for total in totals)
-    return combine(combine(a, b), combine(c, d)).fold(combine)
-
 
 _Emit = Callable[[Code, Number, Sequence[Number], Sequence[Floats]], None]
 """Emits a row of a length: the addresses of arrays, the result first, then x; and the kernel's own numbers."""
@@ -73,8 +30,8 @@ def _make_row_kernel(title: str, emit: _Emit, *, arrays: int = 2, numbers: int =
 
     def emit_rows(name: str, width: int) -> Code:
         code = Code(name, 3, width)
-        walk = RowWalk(code, arrays)
-        own = [code.spread(code.float_of(walk.own_number(position))) for position in range(numbers)]
+        walk = RowWalk(code, arrays, numbers)
+        own = [code.spread(code.float_of(number)) for number in walk.own]
         with walk.visit(range(arrays)) as (addresses, length):
             emit(code, length, [addresses[index] for index in range(arrays)], own)
         return code.finish()
@@ -86,7 +43,7 @@ def _emit_softmax(code: Code, length: Number, addresses: Sequence[Number], own: 
     """Emits e**(x - max) / sum, or its logarithm."""
     y, x = addresses
     # A NaN is ignored here; the sum becomes NaN.
-    edge = code.spread(_reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: b.at_least(a), -inf))
+    edge = code.spread(reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), lambda a, b: b.at_least(a), -inf))
 
     def raise_and_keep(at: Number, mask: Mask | None) -> Floats:
         elements = emit_exponential_of_negative(code, code.load(x + at, mask=mask) - edge)
@@ -94,7 +51,7 @@ def _emit_softmax(code: Code, length: Number, addresses: Sequence[Number], own: 
             code.store(y + at, elements, mask=mask)
         return elements
 
-    total = _reduce_row(code, length, raise_and_keep, _add, 0.0)
+    total = reduce_row(code, length, raise_and_keep, emit_sum, 0.0)
     last = code.spread(emit_logarithm(code, total) if is_logarithm else 1.0 / total)
 
     def write(at: Number, _: int, mask: Mask | None) -> None:
@@ -103,37 +60,33 @@ def _emit_softmax(code: Code, length: Number, addresses: Sequence[Number], own: 
         else:
             code.store(y + at, code.load(y + at, mask=mask) * last, mask=mask)
 
-    _visit_vectors(code, length, write)
+    visit_row(code, length, write)
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """The compiled-in part of a normalization: whether it has a mean and a shift; how scale and shift lie, "v" or "r"."""
+def _make_moments(*, has_mean: bool, kind: str, has_shift: bool) -> Kernel:
+    """Returns the kernel of (x - mean) / sqrt(variance + epsilon) * scale + shift over rows; arrays: result, x, scale, shift.
 
-    has_mean: bool
-    kind: str
-    has_shift: bool
-
-
-def _make_moments(moments: _Moments) -> Kernel:
-    """Returns the kernel of (x - mean) / sqrt(variance + epsilon) * scale + shift over rows; arrays: result, x, scale, shift."""
-    emit = partial(_emit_moments, moments=moments)
-    return _make_row_kernel(f"normalize_{name_fields(moments)}", emit, arrays=3 + moments.has_shift, numbers=1)
+    `kind`: how scale and shift lie, "v" or "r".
+    """
+    title = f"normalize_{'has_mean_' * has_mean}{kind}{'_has_shift' * has_shift}"
+    return _make_row_kernel(title, partial(_emit_moments, has_mean=has_mean, kind=kind), arrays=3 + has_shift, numbers=1)
 
 
-def _emit_moments(code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, moments: _Moments) -> None:
+def _emit_moments(
+    code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, has_mean: bool, kind: str
+) -> None:
     (y, x, *operands), count = addresses, code.float_from(length)
     mean = code.constant(0.0)
-    if moments.has_mean:
-        mean = code.spread(_reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), _add, 0.0) / count)
+    if has_mean:
+        mean = code.spread(reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), emit_sum, 0.0) / count)
 
     def square(at: Number, mask: Mask | None) -> Floats:
         centered = code.load(x + at, mask=mask) - mean
         return centered * centered
 
-    variance = code.spread(_reduce_row(code, length, square, _add, 0.0) / count)
+    variance = code.spread(reduce_row(code, length, square, emit_sum, 0.0) / count)
     factor = 1.0 / code.call_intrinsic("sqrt", variance + own[0])
-    numbers = [code.spread(code.load_scalar(operand)) for operand in operands if moments.kind == "r"]
+    numbers = [code.spread(code.load_scalar(operand)) for operand in operands if kind == "r"]
 
     def write(at: Number, _: int, mask: Mask | None) -> None:
         scale, *shift = numbers or [code.load(operand + at, mask=mask) for operand in operands]
@@ -141,7 +94,7 @@ def _emit_moments(code: Code, length: Number, addresses: Sequence[Number], own: 
         result = code.multiply_add(normalized, scale, shift[0]) if shift else normalized * scale
         code.store(y + at, result, mask=mask)
 
-    _visit_vectors(code, length, write)
+    visit_row(code, length, write)
 
 
 def _emit_neighbour_norm(
@@ -170,21 +123,13 @@ def _emit_power(code: Code, x: Floats, beta: float) -> Floats:
     return emit_exponential(code, emit_logarithm(code, x) * -beta)
 
 
-Turn = Callable[[Array], Array]
-
-
 def plan_native_softmax(site: Site) -> Recipe | None:
     """Returns the recipe along one axis; before version 13 along all axes from `axis` on. Source: ONNX Softmax-13, Softmax-11."""
-    node = site.node
-    value = node.inputs[0]
-    shape = site.shape(value)
-    is_old = node.since_version < 13
-    if not site.is_float32(value) or not shape or site.group.epilogue:
+    node, value = site.node, site.node.inputs[0]
+    shape, is_old = site.shape(value), node.since_version < 13
+    if not site.is_float32(value):
         return None
-    axis = int(node.attributes.get("axis", 1 if is_old else -1))
-    if not -len(shape) <= axis < len(shape):
-        return None
-    axis %= len(shape)
+    axis = normalize_axis_index(int(node.attributes.get("axis", 1 if is_old else -1)), len(shape))
     is_logarithm = node.op_type == "LogSoftmax"
     kernel = _make_row_kernel(f"{'log_' * is_logarithm}softmax", partial(_emit_softmax, is_logarithm=is_logarithm))
     if is_old or prod(shape[axis + 1 :]) == 1:
@@ -197,20 +142,17 @@ def plan_native_softmax(site: Site) -> Recipe | None:
 
 def plan_native_layer_norm(site: Site) -> Recipe | None:
     """Returns the recipe of a normalization over the last axes. Source: ONNX LayerNormalization-17, RMSNormalization-23."""
-    node = site.node
-    value = node.inputs[0]
-    shape = site.shape(value)
+    node, shape = site.node, site.shape(site.node.inputs[0])
     names = [name for name in node.inputs if name]
     axis = int(node.attributes.get("axis", -1)) % max(len(shape), 1)
     if not site.is_float32(*names) or len(node.writes) != 1 or not node.outputs[0] or node.attributes.get("stash_type", 1) != 1:
         return None
-    if site.group.epilogue or not site.has_input(1) or not all(site.prototypes[name].flags.c_contiguous for name in names):
+    if not site.has_input(1) or not all(site.prototypes[name].flags.c_contiguous for name in names):
         return None
     sizes = (prod(shape[:axis]), prod(shape[axis:]))
     if any(site.shape(name) != shape[axis:] for name in names[1:]):
         return None
-    has_mean = node.op_type == "LayerNormalization"
-    kernel = _make_moments(_Moments(has_mean, "v", site.has_input(2)))
+    kernel = _make_moments(has_mean=node.op_type == "LayerNormalization", kind="v", has_shift=site.has_input(2))
     epsilon = bits_of(node.attributes.get("epsilon", 1e-5))
 
     def turn(array: Array) -> Array:
@@ -221,10 +163,9 @@ def plan_native_layer_norm(site: Site) -> Recipe | None:
 
 def plan_native_instance_norm(site: Site) -> Recipe | None:
     """Returns the recipe of a normalization of each channel of each image. Source: ONNX InstanceNormalization-6."""
-    node = site.node
-    value = node.inputs[0]
+    node, value = site.node, site.node.inputs[0]
     shape = site.shape(value)
-    if node.since_version < 6 or not site.is_float32(*node.inputs) or len(shape) < 3 or site.group.epilogue:
+    if node.since_version < 6 or not site.is_float32(*node.inputs) or len(shape) < 3:
         return None
     if not all(site.prototypes[name].flags.c_contiguous for name in node.inputs[1:]):
         return None
@@ -233,7 +174,7 @@ def plan_native_instance_norm(site: Site) -> Recipe | None:
     if not site.prototypes[value].flags.c_contiguous:
         return None
     batch, channels = shape[:2]
-    kernel = _make_moments(_Moments(has_mean=True, kind="r", has_shift=True))
+    kernel = _make_moments(has_mean=True, kind="r", has_shift=True)
 
     def turn(array: Array) -> Array:
         return array.reshape(batch, channels, -1) if array.ndim == len(shape) else array.reshape(1, channels, 1)
@@ -258,8 +199,8 @@ def _plan_pixel_norm(site: Site) -> Recipe | None:
         return None
     batch, channels = prototype.shape[:2]
     # A worker has a block of whole lines of the cache, unless there are fewer blocks than workers.
-    is_many = is_open(batch) or batch * channels >= GLOBAL_BLOCK * width * site.workers
-    block = GLOBAL_BLOCK if site.workers == 1 or is_many else 1
+    is_many = is_open(batch) or batch * channels >= BLOCK * width * site.workers
+    block = BLOCK if site.workers == 1 or is_many else 1
     kernel = Kernel(f"pixel_norm_{block}", partial(_emit_pixel_norm, block=block))
     epsilon = bits_of(site.node.attributes.get("epsilon", 1e-5))
 
@@ -290,12 +231,12 @@ def _emit_pixel_norm(name: str, width: int, *, block: int) -> Code:
         def normalize(vector: Number, vectors: int, mask: Mask | None = None) -> None:
             channel = vector * vector_bytes  # called inside the loop
             x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
-            means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, _add)]
+            means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum)]
 
             def square(value: Floats, v: int) -> Floats:
                 return (value - means[v]) * (value - means[v])
 
-            squares = reduce_pixels(code, p, x, vectors, mask, 0.0, _add, square)
+            squares = reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum, square)
             places = [v * vector_bytes for v in range(vectors)]
             factors = [
                 code.load(p["scale"] + channel, place, mask=mask) / code.call_intrinsic("sqrt", total / count + epsilon)
@@ -312,64 +253,6 @@ def _emit_pixel_norm(name: str, width: int, *, block: int) -> Code:
     return code.finish()
 
 
-@dataclass(frozen=True, slots=True)
-class _Reduction:
-    """How two elements are combined, the neutral element, and what becomes of elements before, and of the result.
-
-    With `has_edge` the largest element is subtracted before, and added to the result.
-    """
-
-    combine: _Combine = _add
-    neutral: float = 0.0
-    begin: Callable[[Code, Floats], Floats] = lambda code, x: x
-    finish: Callable[[Code, Floats], Floats] = lambda code, total: total
-    has_edge: bool = False
-
-
-_COLUMNS = 64
-"""Columns of a block."""
-_REDUCTIONS: Mapping[str, _Reduction] = {
-    # A NaN of either side stays.
-    "ReduceL1": _Reduction(begin=lambda code, x: code.call_intrinsic("fabs", x)),
-    "ReduceL2": _Reduction(begin=lambda code, x: x * x, finish=lambda code, total: code.call_intrinsic("sqrt", total)),
-    "ReduceLogSumExp": _Reduction(begin=emit_exponential, finish=emit_logarithm, has_edge=True),
-    "ReduceMax": _Reduction(lambda a, b: a.is_nan().choose(a, b.at_least(a)), -inf),
-    "ReduceMean": _Reduction(),
-    "ReduceMin": _Reduction(lambda a, b: a.is_nan().choose(a, b.at_most(a)), inf),
-    "ReduceSum": _Reduction(),
-    "ReduceSumSquare": _Reduction(begin=lambda code, x: x * x),
-}
-
-
-def plan_native_reduction(site: Site) -> Recipe | None:
-    """Returns the recipe of extremes, sums, means and norms over neighbouring axes. Sources: ONNX ReduceL2-18, ReduceLogSumExp-18,
-    ReduceMax-20."""
-    node, value = site.node, site.node.inputs[0]
-    axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes", ())
-    if site.group.epilogue or not site.is_float32(value) or axes is None:
-        return None
-    order = order_axes(site.prototypes[value].ndim, is_channels_last=site.is_channels_last(value))
-    x = site.prototypes[value].transpose(order)
-    if not x.flags.c_contiguous or x.size == 0 or (np.size(axes) == 0 and node.attributes.get("noop_with_empty_axes", 0)):
-        return None
-    reduced = sorted(order.index(int(axis) % x.ndim) for axis in np.reshape(axes, -1)) or list(range(x.ndim))
-    kept = [order[axis] for axis in range(x.ndim) if axis not in reduced]
-    first, end = (reduced[0], reduced[-1] + 1) if reduced else (0, 0)
-    if reduced != list(range(first, end)) or kept != sorted(kept):
-        return None
-    rows, length, inner = prod(x.shape[:first]), prod(x.shape[first:end]), prod(x.shape[end:])
-    is_columns = end < x.ndim
-    kernel, blocks = _make_reduction(node.op_type, is_columns=is_columns), -(-inner // _COLUMNS)
-    units = rows * blocks
-    units_of_chunk = choose_rows_of_chunk(units, length * _COLUMNS if is_columns else length, site.workers)
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), address_of(writes[0]), length, inner, blocks, units, units_of_chunk)
-        return [NativeCall(kernel, numbers, -(-units // units_of_chunk), (*reads, *writes))]
-
-    return Recipe((value,), bind, kernels=(kernel,))
-
-
 _NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
 
 
@@ -379,80 +262,30 @@ def plan_normalizer(site: Site) -> Recipe | None:
     rank, norm = len(site.shape(value)), attributes.get("norm", "MAX")
     if site.node.op_type == "LpNormalization":
         norm = f"L{attributes.get('p', 2)}" if attributes.get("axis", -1) in (-1, rank - 1) else ""
-    if norm not in _NORMS or rank == 0 or not site.is_float32(value) or site.group.epilogue:
+    if norm not in _NORMS or rank == 0 or not site.is_float32(value):
         return None
     kernel = _make_row_kernel(f"normalize_rows_{norm.lower()}", partial(_emit_normalizer, norm=norm))
     return _plan_rows(site, kernel, (), axis=rank - 1, overwrites=True)
 
 
 def _emit_normalizer(code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, norm: str) -> None:
-    (y, x), reduction = addresses, _REDUCTIONS[_NORMS[norm]]
+    (y, x), reduction = addresses, REDUCTIONS[_NORMS[norm]]
 
     def read(at: Number, mask: Mask | None) -> Floats:
         return reduction.begin(code, code.load(x + at, mask=mask))
 
-    size = reduction.finish(code, _reduce_row(code, length, read, reduction.combine, reduction.neutral))
+    size = reduction.finish(code, reduce_row(code, length, read, reduction.combine, reduction.neutral))
     # A row of norm zero stays.
     divisor = code.spread(size.equals(0.0).choose(code.constant(1.0, 1), size))
-    _visit_vectors(code, length, lambda at, _, mask: code.store(y + at, code.load(x + at, mask=mask) / divisor, mask=mask))
-
-
-@cache
-def _make_reduction(operator: str, *, is_columns: bool) -> Kernel:
-    """Returns the kernel for rows, or for rows of `inner` elements that are combined with each other; a unit is a block of columns."""
-    own = _REDUCTIONS[operator]
-
-    def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "length", "inner", "blocks", "units", "units_of_chunk"))
-        length, row_bytes = p["length"], p["inner"] * FLOAT_BYTES
-
-        def emit_result(reduce: Callable[[Callable[[Floats], Floats], _Combine, float], Floats]) -> Floats:
-            if own.has_edge:
-                # A finite number takes the place of the largest element: an infinity less itself would be NaN.
-                edge = reduce(lambda x: x, lambda a, b: b.at_least(a), -inf).at_least(-_LARGEST).at_most(_LARGEST)
-                edges = edge if is_columns else code.spread(edge)
-                return own.finish(code, reduce(lambda x: own.begin(code, x - edges), own.combine, own.neutral)) + edge
-            total = own.finish(code, reduce(lambda x: own.begin(code, x), own.combine, own.neutral))
-            count = code.float_from(length)
-            return total if operator != "ReduceMean" else total / (code.spread(count) if is_columns else count)
-
-        with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-            row, first = unit // p["blocks"], unit % p["blocks"] * _COLUMNS
-            x, y = p["x"] + row * length * row_bytes, p["y"] + row * row_bytes
-            if is_columns:
-                with code.loop(first, (first + _COLUMNS).at_most(p["inner"]), width) as column:
-                    mask = code.mask_first(p["inner"] - column)
-
-                    def reduce_columns(begin: Callable[[Floats], Floats], combine: _Combine, neutral: float) -> Floats:
-                        total = code.variable(code.constant(neutral))
-                        with code.loop(0, length) as position:
-                            place = x + position * row_bytes + column * FLOAT_BYTES  # called inside the loop
-                            total.set(combine(total.get(), begin(code.load(place, mask=mask))))  # called inside the loop
-                        result: Floats = total.get()
-                        return result
-
-                    code.store(y + column * FLOAT_BYTES, emit_result(reduce_columns), mask=mask)
-            else:
-
-                def reduce_row(begin: Callable[[Floats], Floats], combine: _Combine, neutral: float) -> Floats:
-                    return _reduce_row(code, length, lambda at, mask: begin(code.load(x + at, mask=mask)), combine, neutral)
-
-                code.store(y, emit_result(reduce_row))
-        return code.finish()
-
-    return Kernel(operator.lower() + "_columns" * is_columns, emit)
+    visit_row(code, length, lambda at, _, mask: code.store(y + at, code.load(x + at, mask=mask) / divisor, mask=mask))
 
 
 def plan_native_neighbour_norm(site: Site) -> Recipe | None:
     """Returns the recipe of x / (bias + alpha / size * sum of squares of neighbouring channels) ** beta. Source: ONNX LRN-13."""
-    node = site.node
-    value = node.inputs[0]
-    if not site.is_float32(value) or len(site.shape(value)) != 4 or site.group.epilogue:
+    value, numbers = site.node.inputs[0], {"alpha": 1e-4, "beta": 0.75, "bias": 1.0, **site.node.attributes}
+    if not site.is_float32(value) or len(site.shape(value)) != 4:
         return None
-    size = int(node.attributes["size"])
-    alpha, beta, bias = (
-        float(node.attributes.get(name, default)) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
-    )
+    size, alpha, beta, bias = int(numbers["size"]), *(float(numbers[name]) for name in ("alpha", "beta", "bias"))
     if size < 1 or size > 16 or alpha < 0 or bias <= 0:
         return None
     before, after = (size - 1) // 2, size // 2
@@ -461,12 +294,14 @@ def plan_native_neighbour_norm(site: Site) -> Recipe | None:
     return _plan_rows(site, kernel, (bits_of(bias), bits_of(alpha / size)), axis=1, overwrites=False)
 
 
-def _keep(array: Array) -> Array:
-    return array
-
-
 def _plan_rows(
-    site: Site, kernel: Kernel, own: tuple[int, ...], *, turn: Turn = _keep, axis: int, overwrites: bool
+    site: Site,
+    kernel: Kernel,
+    own: tuple[int, ...],
+    *,
+    turn: Callable[[Array], Array] = lambda array: array,
+    axis: int,
+    overwrites: bool,
 ) -> Recipe | None:
     """Returns the recipe of a kernel over rows along an axis of the turned inputs; None if they are not laid out so."""
     values = tuple(name for name in site.node.inputs if name)
@@ -474,15 +309,11 @@ def _plan_rows(
     x = arrays[0]
     is_last = site.is_channels_last(values[0])
     y = lay_empty(x.shape, np.float32, order_axes(x.ndim, is_channels_last=is_last))
-    if x.size == 0 or y.strides[axis] != y.itemsize or (x.shape[axis] > 1 and x.strides[axis] != x.itemsize):
-        return None
-    if list_rows(y, arrays, axis) is None:
+    if y.strides[axis] != y.itemsize or (x.shape[axis] > 1 and x.strides[axis] != x.itemsize) or list_rows(y, arrays, axis) is None:
         return None
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         turned = [turn(array) for array in (writes[0], *reads)]
-        rows = list_rows(turned[0], turned[1:], axis)
-        assert rows is not None
-        return [call_rows(kernel, rows, turned, own, workers=site.workers)]
+        return [call_rows(kernel, list_rows(turned[0], turned[1:], axis), turned, own, workers=site.workers)]
 
     return Recipe(values, bind, is_channels_last=is_last, overwrites=(0,) if overwrites else (), kernels=(kernel,))

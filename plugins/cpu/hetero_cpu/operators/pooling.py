@@ -1,13 +1,16 @@
-"""Poolings of images and volumes, channels last: MaxPool, AveragePool, and the mean and the maximum of all pixels."""
+"""Poolings of images and volumes, channels last: MaxPool and AveragePool; and reductions of rows, and of all pixels of images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
+from dataclasses import dataclass
+from functools import cache, partial
+from math import inf, prod
 
 import numpy as np
 
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
+from hetero_cpu.machine.arithmetic import emit_exponential, emit_logarithm
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
@@ -25,85 +28,241 @@ from hetero_cpu.operators.images import (
     stack_axes,
     stage_image,
 )
-from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
-from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.operators.windows import (
-    TileCode,
-    WindowBody,
-    WindowCall,
-    WindowShape,
-    count_chunks,
-    make_window_kernel,
-    plan_shape,
-)
+from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site, order_axes
+from hetero_cpu.operators.rows import choose_rows_of_chunk, cut_lines
+from hetero_cpu.operators.windows import TileCode, WindowBody, WindowCall, make_window_kernel, plan_shape
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import value_of
 
 Combine = Callable[[Floats, Floats], Floats]
 
 # Vectors of channels that are reduced together, so that whole cache lines side by side are read, and pixels that are summed apart.
-GLOBAL_BLOCK, _PHASES = 4, 4
-
-GLOBAL_PARAMETERS = (
-    "x", "x_image", "x_row", "x_pixel", "height", "width", "y", "y_image", "factor", "blocks", "units", "units_of_chunk", "vectors", "last",
-)  # fmt: skip
-"""Numbers of a row, in order; `factor` is its address. A unit is a block of channels of an image; `vectors`: full vectors of a
-pixel; `last`: elements after them."""
+BLOCK, _PHASES = 4, 4
 
 
-def emit_maximum(first: Floats, second: Floats) -> Floats:
-    """Returns the larger of both; a NaN of either."""
-    return first.is_nan().choose(first, (first > second).choose(first, second))
+def emit_sum(first: Floats, second: Floats) -> Floats:
+    """Returns the sum of both."""
+    return first + second
 
 
-def make_average_pool(shape: WindowShape) -> Kernel:
-    """Returns the kernel of sums of windows, each divided by row_counts[r] * column_counts[c]."""
+def _emit_maxima(at: TileCode) -> list[list[Floats]]:
+    # A NaN of either side stays.
+    return _emit_windows(at, lambda a, b: a.is_nan().choose(a, (a > b).choose(a, b)))
 
-    def emit(at: TileCode) -> list[list[Floats]]:
-        sums = _emit_windows(at, lambda first, second: first + second)
-        return [[total * at.factors[r, t] for t, total in enumerate(line)] for r, line in enumerate(sums)]
 
-    return make_window_kernel(shape, WindowBody("average", 0, emit, adds=False, finish=lambda code, x: x, counts=True))
+def _emit_means(at: TileCode) -> list[list[Floats]]:
+    sums = _emit_windows(at, emit_sum)
+    return [[total * at.factors[r, t] for t, total in enumerate(line)] for r, line in enumerate(sums)]
 
 
 def _emit_windows(at: TileCode, combine: Combine) -> list[list[Floats]]:
     """Returns outputs[row][pixel]: each column of a row's windows is combined once, for all windows that it is in."""
     tile = at.tile
     pixels: dict[tuple[int, int], Floats] = {}
-    for x, column in enumerate(tile.list_positions(1)):
+    for x, of_column in enumerate(tile.list_uses(1).values()):
         columns: dict[int, Floats] = {}
-        for y, row in enumerate(tile.list_positions(0)):
+        for y, of_row in enumerate(tile.list_uses(0).values()):
             pixel = at.load(y, x)
-            for r, _ in tile.list_uses(0, row):
+            for r, _ in of_row:
                 columns[r] = combine(columns[r], pixel) if r in columns else pixel
-        for t, _ in tile.list_uses(1, column):
+        for t, _ in of_column:
             for r, value in columns.items():
                 pixels[r, t] = combine(pixels[r, t], value) if (r, t) in pixels else value
     return [[pixels[r, t] for t in range(tile.pixels)] for r in range(tile.rows)]
 
 
-GLOBAL_MEAN = Kernel("global_mean", lambda name, width: _emit_global(name, width, 0.0, lambda first, second: first + second))
-"""The kernel y[k] = factor * sum over all pixels of x[pixel, k]; the pixels of a row are summed apart, four by four."""
-GLOBAL_MAX = Kernel("global_max", lambda name, width: _emit_global(name, width, -inf, emit_maximum))
-"""The kernel y[k] = max over all pixels of x[pixel, k]; `factor` is 1."""
+_UNROLLED = 4
 
 
-def _emit_global(name: str, width: int, neutral: float, combine: Combine) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, GLOBAL_PARAMETERS)
-    vector_bytes = width * FLOAT_BYTES
-    factor = code.spread(code.load_scalar(p["factor"]))
-    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-        image, block = unit // p["blocks"], unit % p["blocks"]
-        x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"]
+def visit_row(code: Code, length: Number, body: Callable[[Number, int, Mask | None], None]) -> None:
+    """Emits `body(offset in bytes, number of the unrolled vector, mask)` for all vectors of a row; the last has a mask."""
+    wide = code.width * _UNROLLED
+    unrolled, full = length - length % wide, length - length % code.width
+    with code.loop(0, unrolled, wide) as i:
+        for position in range(_UNROLLED):
+            body(i * FLOAT_BYTES + position * code.width * FLOAT_BYTES, position, None)
+    with code.loop(unrolled, full, code.width) as i:
+        body(i * FLOAT_BYTES, 0, None)
+    with code.when(full < length):
+        body(full * FLOAT_BYTES, 1, code.mask_first(length - full))
 
-        def reduce(vector: Number, count: int, mask: Mask | None = None) -> None:
-            channel = vector * vector_bytes
-            totals = reduce_pixels(code, p, x + channel, count, mask, neutral, combine)
-            for v, total in enumerate(totals):
-                code.store(y + channel, total * factor, v * vector_bytes, mask=mask)
 
-        visit_block(code, p, block * GLOBAL_BLOCK, GLOBAL_BLOCK, reduce)
-    return code.finish()
+def reduce_row(
+    code: Code, length: Number, read: Callable[[Number, Mask | None], Floats], combine: Combine, neutral: float
+) -> Floats:
+    """Returns a row reduced to a number."""
+    first = code.constant(neutral)
+    totals = [code.variable(first) for _ in range(_UNROLLED)]
+
+    def body(offset: Number, position: int, mask: Mask | None) -> None:
+        elements = read(offset, mask)
+        elements = elements if mask is None else mask.choose(elements, first)
+        totals[position].set(combine(totals[position].get(), elements))
+
+    visit_row(code, length, body)
+    a, b, c, d = (total.get() for total in totals)
+    return combine(combine(a, b), combine(c, d)).fold(combine)
+
+
+_LARGEST = 3.4028234663852886e38
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How two elements are combined, the neutral element, and what becomes of elements before, and of the result.
+
+    With `has_edge` the largest element is subtracted before, and added to the result.
+    """
+
+    combine: Combine = emit_sum
+    neutral: float = 0.0
+    begin: Callable[[Code, Floats], Floats] = lambda code, x: x
+    finish: Callable[[Code, Floats], Floats] = lambda code, total: total
+    has_edge: bool = False
+    is_mean: bool = False
+
+    def emit(self, code: Code, count: Number, reduce: Callable[..., list[Floats]]) -> list[Floats]:
+        """Returns the results of `count` elements each, numbers or vectors, by `reduce(neutral, combine, read(element, place))`."""
+        edges: list[Floats] = []
+        if self.has_edge:
+            peaks = reduce(-inf, lambda a, b: b.at_least(a), lambda x, place: x)
+            # A finite number takes the place of the largest element: an infinity less itself would be NaN.
+            edges = [peak.at_least(-_LARGEST).at_most(_LARGEST) for peak in peaks]
+        wide = [code.spread(edge) if edge.width == 1 else edge for edge in edges]
+        totals = reduce(self.neutral, self.combine, lambda x, place: self.begin(code, x - wide[place] if wide else x))
+        results = [self.finish(code, total) for total in totals]
+        if self.is_mean:
+            divisor = code.float_from(count)
+            results = [total / (divisor if total.width == 1 else code.spread(divisor)) for total in results]
+        return [total + edge for total, edge in zip(results, edges, strict=True)] if edges else results
+
+
+REDUCTIONS: Mapping[str, Reduction] = {
+    # A NaN of either side stays.
+    "ReduceL1": Reduction(begin=lambda code, x: code.call_intrinsic("fabs", x)),
+    "ReduceL2": Reduction(begin=lambda code, x: x * x, finish=lambda code, total: code.call_intrinsic("sqrt", total)),
+    "ReduceLogSumExp": Reduction(begin=emit_exponential, finish=emit_logarithm, has_edge=True),
+    "ReduceMax": Reduction(lambda a, b: a.is_nan().choose(a, b.at_least(a)), -inf),
+    "ReduceMean": Reduction(is_mean=True),
+    "ReduceMin": Reduction(lambda a, b: a.is_nan().choose(a, b.at_most(a)), inf),
+    "ReduceSum": Reduction(),
+    "ReduceSumSquare": Reduction(begin=lambda code, x: x * x),
+}
+_GLOBAL = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+
+
+def plan_reduction(site: Site) -> Recipe | None:
+    """Returns the recipe of extremes, sums, means and norms over neighbouring axes, or over all pixels of images.
+
+    Sources: ONNX ReduceL2-18, ReduceLogSumExp-18, ReduceMax-20, GlobalAveragePool-22.
+    """
+    node, value = site.node, site.node.inputs[0]
+    axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes", ())
+    if not site.is_float32(value) or axes is None:
+        return None
+    x, is_global = site.prototypes[value], node.op_type in _GLOBAL
+    reduced = list(range(2, x.ndim)) if is_global else sorted(int(axis) % x.ndim for axis in np.reshape(axes, -1))
+    operator = _GLOBAL.get(node.op_type, node.op_type)
+    images = _plan_images(site, operator) if reduced == list(range(2, x.ndim)) else None
+    if is_global or images is not None:
+        return images
+    order = order_axes(x.ndim, is_channels_last=site.is_channels_last(value))
+    x = x.transpose(order)
+    if not x.flags.c_contiguous or (not reduced and node.attributes.get("noop_with_empty_axes", 0)):
+        return None
+    reduced = sorted(map(order.index, reduced)) or list(range(x.ndim))
+    kept = [order[axis] for axis in range(x.ndim) if axis not in reduced]
+    first, end = (reduced[0], reduced[-1] + 1) if reduced else (0, 0)
+    if reduced != list(range(first, end)) or kept != sorted(kept):
+        return None
+    rows, length, inner = prod(x.shape[:first]), prod(x.shape[first:end]), prod(x.shape[end:])
+    if end < x.ndim:
+        return _plan_pixels(
+            site, operator, lambda array: array.transpose(order).reshape(rows, 1, length, inner).transpose(0, 3, 1, 2)
+        )
+    kernel, rows_of_chunk = _make_row_reduction(operator), choose_rows_of_chunk(rows, length, site.workers)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        numbers = (address_of(reads[0]), address_of(writes[0]), length, rows, rows_of_chunk)
+        return [NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (*reads, *writes))]
+
+    return Recipe((value,), bind, kernels=(kernel,))
+
+
+@cache
+def _make_row_reduction(operator: str) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "length", "rows", "rows_of_chunk"))
+        with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as row:
+            x = p["x"] + row * p["length"] * FLOAT_BYTES
+
+            def reduce(neutral: float, combine: Combine, read: Callable[[Floats, int], Floats]) -> list[Floats]:
+                def load(at: Number, mask: Mask | None) -> Floats:
+                    return read(code.load(x + at, mask=mask), 0)  # called inside the loop
+
+                return [reduce_row(code, p["length"], load, combine, neutral)]
+
+            (result,) = REDUCTIONS[operator].emit(code, p["length"], reduce)
+            code.store(p["y"] + row * FLOAT_BYTES, result)
+        return code.finish()
+
+    return Kernel(f"{operator.lower()}_rows", emit)
+
+
+def _plan_images(site: Site, operator: str) -> Recipe | None:
+    """Returns the recipe of a reduction of each channel; in C order each is contiguous, as other kernels reduce it."""
+    x = site.prototypes[site.node.inputs[0]]
+    if not has_channel_vectors(x) or x.shape[1] == 1 or not np.may_share_memory(join_rows(x), x):
+        return None
+    return _plan_pixels(site, operator, join_rows)
+
+
+_REDUCTION_PARAMETERS = (
+    "x", "x_image", "x_row", "x_pixel", "height", "width", "y", "y_image", "blocks", "units", "units_of_chunk", "vectors", "last",
+)  # fmt: skip
+"""Addresses and strides in bytes. A unit is a block of channels of an image; `vectors`: full vectors of a pixel; `last`: elements after
+them."""
+
+
+def _plan_pixels(site: Site, operator: str, view: Callable[[Array], Array]) -> Recipe:
+    """Returns the recipe of a reduction over the pixels of images (batch, channels, height, width), which `view` makes of the value."""
+    kernel, width = _make_pixel_reduction(operator), find_width()
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x = view(reads[0])
+        batch, channels, height, length = x.shape
+        blocks = -(-channels // (BLOCK * width))
+        units = batch * blocks
+        units_of_chunk = cut_lines(units, value_of(x.size) / width, site.workers)
+        numbers = {
+            **list_strides("x", x), "height": height, "width": length, "y": address_of(writes[0]),
+            "y_image": writes[0].strides[0] if view is join_rows else channels * FLOAT_BYTES, "blocks": blocks, "units": units,
+            "units_of_chunk": units_of_chunk, "vectors": channels // width, "last": channels % width,
+        }  # fmt: skip
+        row = tuple(numbers[key] for key in _REDUCTION_PARAMETERS)
+        return [NativeCall(kernel, row, -(-units // units_of_chunk), (*reads, *writes))]
+
+    return Recipe((site.node.inputs[0],), bind, kernels=(kernel,))
+
+
+@cache
+def _make_pixel_reduction(operator: str) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, _REDUCTION_PARAMETERS)
+        with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
+            image, block = unit // p["blocks"], unit % p["blocks"]
+
+            def work(vector: Number, count: int, mask: Mask | None = None) -> None:
+                channel = vector * (width * FLOAT_BYTES)  # called inside the loop
+                x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
+                reduce = partial(reduce_pixels, code, p, x, count, mask)
+                for v, total in enumerate(REDUCTIONS[operator].emit(code, p["height"] * p["width"], reduce)):
+                    code.store(y, total, v * width * FLOAT_BYTES, mask=mask)
+
+            visit_block(code, p, block * BLOCK, BLOCK, work)
+        return code.finish()
+
+    return Kernel(f"{operator.lower()}_pixels", emit)
 
 
 def visit_block(code: Code, p: Mapping[str, Number], begin: Number, block: int, work: Callable[..., None]) -> None:
@@ -165,7 +324,7 @@ def plan_pool(site: Site) -> Recipe | None:
     is_unpadded = not any(end for pad in windows.pads for end in pad)
     is_whole = windows.kernel == windows.sizes and set(windows.dilations) == {1} and is_unpadded
     if is_whole and site.node.op_type == "AveragePool":
-        return _reduce_pixels(site)
+        return _plan_images(site, "ReduceMean")
     return _plan_volume(site, windows) if len(windows.sizes) == 3 else _plan_image(site, windows)
 
 
@@ -177,11 +336,16 @@ def _make_call(site: Site, windows: Windows) -> WindowCall | None:
     if shape is None:
         return None
     if not is_mean:
-        body = WindowBody("max", 0, lambda at: _emit_windows(at, emit_maximum), adds=False, finish=lambda code, x: x)
-        return WindowCall(make_window_kernel(shape, body), shape, windows, width, -np.inf, site.workers, {})
+        kernel = make_window_kernel(shape, WindowBody("max", _emit_maxima))
+        return WindowCall(kernel, shape, windows, width, -np.inf, site.workers, {})
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
-    counts = {f"{name}_counts": _lay_counts(windows, axis, count_pads=counts_pads) for axis, name in enumerate(("row", "column"))}
-    return WindowCall(make_average_pool(shape), shape, windows, width, 0.0, site.workers, counts)
+    counts = {}
+    for axis, name in enumerate(("row", "column")):
+        window = windows.outputs[axis], windows.sizes[axis], windows.kernel[axis], windows.strides[axis], windows.dilations[axis]
+        pads = windows.pads[axis]
+        counts[f"{name}_counts"] = lay_table(_count_taps, (*window, pads[0], *(pads if counts_pads else (0, 0))))
+    kernel = make_window_kernel(shape, WindowBody("average", _emit_means, counts=True))
+    return WindowCall(kernel, shape, windows, width, 0.0, site.workers, counts)
 
 
 def _plan_image(site: Site, windows: Windows) -> Recipe | None:
@@ -235,60 +399,13 @@ def _plan_volume(site: Site, windows: Windows) -> Recipe | None:
     return Recipe((source,), bind, measure_scratch([middle] if has_both else []), is_channels_last=True, kernels=kernels)
 
 
-def plan_global_pool(site: Site) -> Recipe | None:
-    """Returns the recipe of the mean or the maximum of each channel of an image. Source: ONNX GlobalAveragePool-22, ReduceMax-20."""
-    return _reduce_pixels(site) if _reduces_pixels(site) else None
-
-
-def _reduces_pixels(site: Site) -> bool:
-    node, source = site.node, site.node.inputs[0]
-    rank = len(site.shape(source))
-    if site.group.epilogue or not site.is_float32(source) or rank not in (4, 5):
-        return False
-    if node.op_type.startswith("Global"):
-        return not node.attributes
-    if not set(node.attributes) <= {"axes", "keepdims", "noop_with_empty_axes"}:
-        return False
-    axes = site.constant(1) if site.has_input(1) else node.attributes.get("axes")
-    return axes is not None and sorted(int(axis) % rank for axis in np.asarray(axes).reshape(-1)) == list(range(2, rank))
-
-
-def _reduce_pixels(site: Site) -> Recipe | None:
-    source, width, is_mean = site.node.inputs[0], find_width(), "Max" not in site.node.op_type
-    kernel = GLOBAL_MEAN if is_mean else GLOBAL_MAX
-    x = site.prototypes[source]
-    # In C order each channel is contiguous, which other kernels sum up.
-    if width == 0 or x.size == 0 or not has_channel_vectors(x) or x.shape[1] == 1 or not np.may_share_memory(join_rows(x), x):
-        return None
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = join_rows(reads[0]), writes[0]
-        batch, channels, height, length = x.shape
-        blocks = -(-channels // (GLOBAL_BLOCK * width))
-        units = batch * blocks
-        units_of_chunk = choose_chunk_size(units, count_chunks(units, value_of(x.size) / width, site.workers), site.workers)
-        factor = lay_table(_make_factor, (height, length) if is_mean else (1, 1))
-        numbers = {
-            **list_strides("x", x), "height": height, "width": length, "y": address_of(y), "y_image": y.strides[0],
-            "factor": address_of(factor), "blocks": blocks, "units": units, "units_of_chunk": units_of_chunk,
-            "vectors": channels // width, "last": channels % width,
-        }  # fmt: skip
-        return [NativeCall(kernel, tuple(numbers[key] for key in GLOBAL_PARAMETERS), -(-units // units_of_chunk), (factor, x, y))]
-
-    return Recipe((source,), bind, kernels=(kernel,))
-
-
-def _make_factor(height: int, length: int) -> Array:
-    return np.array([1 / (height * length)], np.float32)
-
-
 def _read_windows(site: Site) -> Windows | None:
     """Returns the windows of a pooling; None if its operands are not float32 images."""
     node = site.node
     source = node.inputs[0]
     if not site.is_float32(source) or len(site.shape(source)) not in (4, 5) or not set(node.attributes) <= _ATTRIBUTES:
         return None
-    if any(node.outputs[1:]) or node.attributes.get("auto_pad", "NOTSET") not in AUTO_PADS or site.group.epilogue:
+    if any(node.outputs[1:]) or node.attributes.get("auto_pad", "NOTSET") not in AUTO_PADS:
         return None
     windows = lay_windows(
         site.shape(source)[2:],
@@ -301,15 +418,6 @@ def _read_windows(site: Site) -> Windows | None:
     )
     expected = site.types[node.outputs[0]].shape
     return windows if expected == (*site.shape(source)[:2], *windows.outputs) and 0 not in expected else None
-
-
-def _lay_counts(windows: Windows, axis: int, *, count_pads: bool) -> Array:
-    """Returns how many elements of an axis each window has, at least 1, as float32; sizes may be symbols."""
-    begin, end = windows.pads[axis]
-    counted = (begin, end) if count_pads else (0, 0)
-    window = windows.kernel[axis], windows.strides[axis], windows.dilations[axis], begin
-    counts: Array = lay_table(_count_taps, (windows.outputs[axis], windows.sizes[axis], *window, *counted))
-    return counts
 
 
 def _count_taps(outputs: int, size: int, kernel: int, stride: int, dilation: int, pad: int, before: int, after: int) -> Array:

@@ -24,11 +24,24 @@ from hetero_cpu.symbols.sizes import is_same_shape
 
 @dataclass(frozen=True, slots=True)
 class NativeEpilogue:
-    """`bias`: a number for each channel, or None; `added`: values of the shape of the result; then the activations."""
+    """`bias`: a number for each channel, or None; `added`: values of the shape of the result; then the activations.
+
+    An expression of the result may follow: of `vectors`, numbers for each channel, and of `added` if the result has no addend.
+    """
 
     bias: Array | None
-    added: str
-    activations: tuple[Activation, ...]
+    added: str = ""
+    activations: tuple[Activation, ...] = ()
+    expression: Expression | None = None
+    vectors: tuple[Array, ...] = ()
+
+    def lay_vectors(self, size: int) -> Array:
+        """Returns the vectors, each filled up to a size."""
+        return np.concatenate([pad_vector(each, each.size, size) for each in self.vectors] or [pad_vector(None, 0, size)])
+
+    def has_channel_vectors(self, site: Site) -> bool:
+        """Says whether what is added has its channels side by side."""
+        return not self.added or has_channel_vectors(site.prototypes[self.added], of_bytes=self.added in site.shifts)
 
 
 def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
@@ -52,27 +65,11 @@ def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channe
     return NativeEpilogue(bias, added, tuple(activations))
 
 
-@dataclass(frozen=True, slots=True)
-class ChainedEpilogue(NativeEpilogue):
-    """An expression of the result may follow: of `vectors`, numbers for each channel, and of `added` if the result has no addend."""
-
-    expression: Expression | None = None
-    vectors: tuple[Array, ...] = ()
-
-    def lay_vectors(self, size: int) -> Array:
-        """Returns the vectors, each filled up to a size."""
-        return np.concatenate([pad_vector(each, each.size, size) for each in self.vectors] or [pad_vector(None, 0, size)])
-
-    def has_channel_vectors(self, site: Site) -> bool:
-        """Says whether what is added has its channels side by side."""
-        return not self.added or has_channel_vectors(site.prototypes[self.added], of_bytes=self.added in site.shifts)
-
-
-def read_chained_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> ChainedEpilogue | None:
+def read_chained_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
     """Returns the epilogue of a product with the expression behind it; None if the kernel cannot compute it."""
     group, own = site.group, read_native_epilogue(site, bias, outputs, channel_axis=channel_axis)
     if own is None or not group.chained:
-        return None if own is None else ChainedEpilogue(own.bias, own.added, own.activations)
+        return own
     (product,), nodes = group.product.outputs, [extra.node for extra in group.epilogue[-group.chained :]]
     shape = site.types[product].shape or ()
     reader = ExpressionReader.of_site(site, product)
@@ -91,7 +88,7 @@ def read_chained_epilogue(site: Site, bias: Array | None, outputs: int, *, chann
     vectors = [vector for constant in constants if (vector := _read_vector(constant, shape, outputs, channel_axis)) is not None]
     if len(vectors) < len(constants):
         return None
-    return ChainedEpilogue(own.bias, added, own.activations, expression, tuple(vectors))
+    return NativeEpilogue(own.bias, added, own.activations, expression, tuple(vectors))
 
 
 def list_overwritten(site: Site, source: str, added: str) -> tuple[int, ...]:
@@ -113,15 +110,11 @@ def join_recipe(
     reaches: tuple[Halo, ...] = (),
 ) -> Recipe:
     """Returns the recipe of a convolution. Its working memory holds the staged image, then `nbytes`."""
-    return Recipe(
-        (convolution.source, epilogue.added) if epilogue.added else (convolution.source,),
-        bind,
-        nbytes + (0 if staging is None else staging.nbytes),
-        is_channels_last=True,
-        overwrites=list_overwritten(convolution.site, convolution.source, epilogue.added),
-        kernels=kernels if staging is None else (staging.kernel, *kernels),
-        reaches=reaches,
-    )
+    reads = (convolution.source, epilogue.added) if epilogue.added else (convolution.source,)
+    overwrites = list_overwritten(convolution.site, convolution.source, epilogue.added)
+    if staging is not None:
+        nbytes, kernels = nbytes + staging.nbytes, (staging.kernel, *kernels)
+    return Recipe(reads, bind, nbytes, is_channels_last=True, overwrites=overwrites, kernels=kernels, reaches=reaches)
 
 
 def _read_vector(constant: Array | None, shape: tuple[object, ...], outputs: int, channel_axis: int) -> Array | None:
@@ -166,8 +159,7 @@ def plan_native_product(site: Site) -> Recipe | None:
     # A vector is a matrix of a single column.
     depth, outputs = (weight.size, 1) if weight.ndim == 1 else weight.shape[::-1] if is_turned else weight.shape
     shape = site.shape(source)
-    rows = prod(shape[:-1])
-    if len(shape) < 2 or shape[-1] != depth or 0 in (rows, depth, outputs):
+    if len(shape) < 2 or shape[-1] != depth:
         return None
     epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
     if epilogue is None:
@@ -175,12 +167,10 @@ def plan_native_product(site: Site) -> Recipe | None:
     added = (epilogue.added,) if epilogue.added else ()
     if any(not site.prototypes[value].flags.c_contiguous for value in added):
         return None
-
-    def find_packing(tiling: Tiling) -> ColumnPacking:
-        return ColumnPacking(tiling.packing, is_turned)
-
-    purpose = ("product", is_turned)
-    rows_product = plan_rows(site, source, (weight,), outputs, epilogue, purpose=purpose, packing_of=find_packing)
+    rows_product = plan_rows(
+        site, source, (weight,), outputs, epilogue,
+        purpose=("product", is_turned), packing_of=lambda tiling: ColumnPacking(tiling.packing, is_turned),
+    )  # fmt: skip
     if rows_product is None:
         return None
 
@@ -188,13 +178,8 @@ def plan_native_product(site: Site) -> Recipe | None:
         assert writes[0].flags.c_contiguous
         return rows_product.bind(reads[0], writes[0], reads[1] if added else None, scratch)
 
-    return Recipe(
-        (source, *added),
-        bind,
-        rows_product.scratch,
-        overwrites=list_overwritten(site, source, epilogue.added),
-        kernels=rows_product.kernels,
-    )
+    overwrites = list_overwritten(site, source, epilogue.added)
+    return Recipe((source, *added), bind, rows_product.scratch, overwrites=overwrites, kernels=rows_product.kernels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ tile of a row; a chunk is a range of units for a range of blocks. Inside a chunk
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from hetero_cpu.machine.arithmetic import Activation, emit_activations
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Integers, Mask, Number
 from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, emit_behind, load_operand, store_result
@@ -116,15 +117,16 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
     x, x_pixel, offsets, taps, depth, w, bias, y, y_pixel, added, added_pixel, last, ahead, *_ = code.parameters
     vector_bytes = code.width * FLOAT_BYTES
     step = tile.vectors * vector_bytes
-    load: Any = code.load_integers
-    spread: Any = code.spread_integer
-    multiply: Any = {"pairs": code.multiply_byte_pairs, "words": code.multiply_words}.get(tile.products, code.multiply_bytes)
+    multiply: Any = {
+        "": code.multiply_add, "bf16": code.multiply_halves, "pairs": code.multiply_byte_pairs, "words": code.multiply_words,
+        "vnni": code.multiply_bytes,
+    }[tile.products]  # fmt: skip
+    load: Any = code.load_integers if tile.are_bytes else code.load
+    spread: Any = code.spread_integer if tile.are_bytes else lambda place, offset: code.spread(code.load_scalar(place, offset))
     first: list[Any] = [code.zero_integers()] * tile.vectors
     if tile.are_bytes:
         w = w + step
     else:
-        load, multiply = code.load, code.multiply_halves if tile.products else code.multiply_add
-        spread = partial(_spread_scalar, code)
         first = [code.load(bias, j * vector_bytes) for j in range(tile.vectors)]
     sums = [[code.variable(first[j]) for j in range(tile.vectors)] for _ in range(tile.pixels)]
     weights = code.variable(w)
@@ -175,10 +177,6 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
                 result = code.load(memory + pixel * step, j * vector_bytes)
                 _emit_result(code, tile, result, j, mask, y + y_pixel * pixel, added + added_pixel * pixel, evaluate)
     code.finish()
-
-
-def _spread_scalar(code: Code, address: Number, offset: int) -> Floats:
-    return code.spread(code.load_scalar(address, offset))
 
 
 _Evaluate = Callable[[Floats, Floats | None, int], Floats]
@@ -332,7 +330,7 @@ def make_product(shape: ProductShape) -> Kernel:
     """Returns the kernel of a shape."""
     name = shape.make_tile(shape.pixels, shape.vectors).name + "_in_pieces" * shape.splits
     title = f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}"
-    return Kernel(title, lambda name, width: emit_product(Code(name, 3, width), shape))
+    return Kernel(title, partial(_emit_product, shape=shape))
 
 
 def list_cut(tiling: Tiling, chunks: Chunks) -> dict[str, int]:
@@ -343,11 +341,9 @@ def list_cut(tiling: Tiling, chunks: Chunks) -> dict[str, int]:
     }  # fmt: skip
 
 
-def emit_product(code: Code, shape: ProductShape) -> Code:
-    """Emits the body of a function of a kernel's three parameters, ends it, and returns it."""
-    width = code.width
-    row, chunk, _ = code.parameters
-    p = code.load_row(row, (*PARAMETERS, *PIECE_PARAMETERS * shape.splits, *NARROW_FIELDS * bool(shape.products)))
+def _emit_product(name: str, width: int, shape: ProductShape) -> Code:
+    names = (*PARAMETERS, *PIECE_PARAMETERS * shape.splits, *NARROW_FIELDS * bool(shape.products))
+    code, p, chunk, _ = begin_kernel(name, width, names)
     if shape.products.startswith("amx"):
         code.use_tiles(p["config"])
     has_other_last = shape.last_vectors != shape.vectors or shape.is_masked
@@ -381,31 +377,25 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
                 arguments |= {"shift": p["shift"], "count": (p["line"] - pixel).at_most(shape.pixels)}
                 arguments |= {"vectors": p["vectors"] + block_channels, "vector_bytes": p["vector_bytes"]}
             if shape.splits:
-                arguments = _pick_piece(code, p, arguments, piece, vectors, adds=shape.adds)
+                arguments |= _pick_piece(code, p, arguments, piece, vectors, adds=shape.adds)
 
             def call_with(activations: tuple[Activation, ...], pixels: int) -> None:
                 changed = {"is_masked": shape.is_masked and is_last, "adds": shape.adds or shape.splits, "activations": activations}
                 call_tile(code, shape.make_tile(pixels, vectors, **changed), **arguments)  # called inside the loop
 
             def call(pixels: int) -> None:
-                if not (shape.splits and shape.activations):
+                if shape.splits and shape.activations:
+                    code.emit_either(piece.equals(p["pieces"] - 1), partial(call_with, pixels=pixels), shape.activations, ())
+                else:
                     call_with(shape.activations, pixels)
-                    return
-                code.emit_either(piece.equals(p["pieces"] - 1), partial(call_with, pixels=pixels), shape.activations, ())
 
             if shape.has_short_tiles:
                 code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)
             else:
                 call(shape.pixels)
 
-    def walk_blocks(piece: Number) -> None:
+    with code.loop(0, p["pieces"]) if shape.splits else nullcontext(code.number(0)) as piece:
         code.visit_blocks(first_block, last_block, p["blocks"], partial(walk, piece), has_other_last=has_other_last)
-
-    if shape.splits:
-        with code.loop(0, p["pieces"]) as piece:
-            walk_blocks(piece)
-    else:
-        walk_blocks(code.number(0))
     if shape.products.startswith("amx"):
         code.release_tiles()
     return code.finish()
@@ -414,17 +404,12 @@ def emit_product(code: Code, shape: ProductShape) -> Code:
 def _pick_piece(
     code: Code, p: dict[str, Number], whole: dict[str, Number], piece: Number, vectors: int, *, adds: bool
 ) -> dict[str, Number]:
-    """Returns the arguments of a tile for a piece of its sums: the first piece begins with the bias, later pieces add to the result."""
+    """Returns the arguments of a tile that a piece of its sums changes: the first begins with the bias, later ones add to the result."""
     begin = piece * p["depth"] * FLOAT_BYTES
     weights = begin * (vectors * code.width)
-    is_first, zeros, nothing = piece.equals(0), p["zeros"], code.number(0)
-    changed = {
-        "x": whole["x"] + begin,
-        "w": whole["w"] + weights,
-        "ahead": whole["ahead"] + weights,
-        "depth": piece.equals(p["pieces"] - 1).choose(p["last_depth"], p["depth"]),
-        "bias": is_first.choose(whole["bias"], zeros),
-        "added": is_first.choose(whole["added"] if adds else zeros, whole["y"]),
-        "added_pixel": is_first.choose(whole["added_pixel"] if adds else nothing, whole["y_pixel"]),
-    }
-    return {**whole, **changed}
+    is_first, (added, step) = piece.equals(0), (whole["added"], whole["added_pixel"]) if adds else (p["zeros"], code.number(0))
+    return {
+        "x": whole["x"] + begin, "w": whole["w"] + weights, "ahead": whole["ahead"] + weights,
+        "depth": piece.equals(p["pieces"] - 1).choose(p["last_depth"], p["depth"]), "bias": is_first.choose(whole["bias"], p["zeros"]),
+        "added": is_first.choose(added, whole["y"]), "added_pixel": is_first.choose(step, whole["y_pixel"]),
+    }  # fmt: skip

@@ -195,6 +195,14 @@ class Site:
         """Says whether a value lies in memory with the channels of each pixel side by side."""
         return is_channels_last(self.prototypes[value])
 
+    def prepare_model(self) -> Any:
+        """Returns the model of the node as the toolkit's kernel prepares it. Raises: ValueError for attributes that make no model."""
+        from hetero_core.kernels.registry import TOOLKIT, prepare_node  # the toolkit, which only these models need
+
+        record = TOOLKIT.find(self.node)
+        assert record is not None
+        return prepare_node(self.node, record, (self.types.get(self.node.inputs[0]),))
+
 
 def order_axes(rank: int, *, is_channels_last: bool) -> tuple[int, ...]:
     """Returns axes from the slowest to the fastest: channels last for lines, images and volumes if asked for, else C order."""

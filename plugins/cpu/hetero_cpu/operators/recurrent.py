@@ -10,8 +10,7 @@ the input itself, then the hidden states of each step. Codes are bytes if the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -21,11 +20,12 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
+from hetero_cpu.operators.images import emit_copy, emit_zeros
 from hetero_cpu.operators.narrow_product import NarrowPacking
 from hetero_cpu.operators.product import NativeEpilogue, RowProduct, plan_rows
 from hetero_cpu.operators.product_kernel import Tile, call_tile
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.tiling import ColumnPacking, Tiling, cut_pixels, pack_columns
+from hetero_cpu.operators.tiling import Tiling, cut_pixels, pack_columns
 from hetero_cpu.symbols.sizes import is_open
 
 _VECTORS = 4
@@ -59,34 +59,35 @@ FindGate = Callable[[int], tuple[Floats, Floats]]
 """Returns the sums of a gate that come from the input and from the states."""
 
 
-@dataclass(frozen=True, slots=True)
-class GatePacking:
-    """Arranges (directions, gates * hidden, depth) as a matrix with gates of whole vectors and `columns` in all, and packs it."""
+def _pack(
+    weight: Array,
+    zeros: Array | None = None,
+    *,
+    tiling: Tiling,
+    gates: int,
+    columns: int,
+    joins: bool = False,
+    are_bytes: bool = False,
+) -> Array:
+    """Returns (directions, gates * hidden, depth) as matrices with gates of whole vectors and `columns` in all, in blocks of columns.
 
-    tiling: Tiling
-    gates: int
-    columns: int
-    joins: bool = False
-    """Whether the directions lie side by side in one matrix, or each is packed by itself."""
-    are_bytes: bool = False
-
-    def __call__(self, weight: Array, zeros: Array | None = None) -> Array:
-        """Returns the blocks of columns, in order; with zero points the weights are codes (directions, depth, gates * hidden)."""
-        parts = weight.swapaxes(1, 2) if zeros is None else center_codes(weight, zeros)
-        matrices = [fill_gates(part, self.gates, self.columns, self.tiling.width) for part in parts]
-        if self.joins:
-            return ColumnPacking(self.tiling)(np.concatenate(matrices, axis=1))
-        if self.are_bytes:
-            return np.concatenate(list(map(NarrowPacking(self.tiling, 1, FLOAT_BYTES, "int8"), matrices)))
-        return np.concatenate([pack_columns(matrix, self.tiling) for matrix in matrices])
+    With zero points the weights are codes (directions, depth, gates * hidden). `joins`: whether the directions lie side by side in one
+    matrix, or each is packed by itself.
+    """
+    parts = weight.swapaxes(1, 2) if zeros is None else _center_codes(weight, zeros)
+    matrices = [_fill_gates(part, gates, columns, tiling.width) for part in parts]
+    if joins:
+        return pack_columns(np.concatenate(matrices, axis=1), tiling)
+    pack = NarrowPacking(tiling, 1, FLOAT_BYTES, "int8") if are_bytes else partial(pack_columns, tiling=tiling)
+    return np.concatenate(list(map(pack, matrices)))
 
 
-def center_codes(codes: Array, zeros: Array) -> Array:
+def _center_codes(codes: Array, zeros: Array) -> Array:
     """Returns codes (directions, depth, columns) less the zero points of each direction or of its columns, as float32."""
     return codes.astype(np.float32) - zeros.reshape(len(codes), 1, -1)
 
 
-def fill_gates(numbers: Array, gates: int, columns: int, width: int) -> Array:
+def _fill_gates(numbers: Array, gates: int, columns: int, width: int) -> Array:
     """Returns numbers of (..., gates * hidden), each gate filled up with zeros to whole vectors, and all of them to `columns`."""
     hidden = numbers.shape[-1] // gates
     padded = -(-hidden // width) * width
@@ -125,7 +126,7 @@ def plan_recurrence(site: Site) -> Recipe | None:
     cut = cut_pixels(1, -(-gates * padded // (_VECTORS * width)) * _VECTORS * width, width, 1, _VECTORS)
     columns = cut.padded_outputs
     biases = np.zeros((2, directions, gates * hidden), np.float32) if b is None else b.reshape(directions, 2, -1).swapaxes(0, 1)
-    fill = partial(fill_gates, gates=gates, columns=columns, width=width)
+    fill = partial(_fill_gates, gates=gates, columns=columns, width=width)
     of_input, of_state = map(fill, biases)
     product: RowProduct | None = None
     sources: list[tuple[Array, ...]] = [(r,)]
@@ -134,7 +135,8 @@ def plan_recurrence(site: Site) -> Recipe | None:
     if codes is None:
         product = plan_rows(
             site, x, (w,), directions * columns, NativeEpilogue(of_input.reshape(-1), "", ()),
-            purpose=("gates", columns), packing_of=lambda tiling: GatePacking(tiling.packing, gates, columns, joins=True),
+            purpose=("gates", columns),
+            packing_of=lambda tiling: partial(_pack, tiling=tiling.packing, gates=gates, columns=columns, joins=True),
         )  # fmt: skip
         if product is None:
             return None
@@ -145,11 +147,13 @@ def plan_recurrence(site: Site) -> Recipe | None:
         of_input, of_state, scales = fill(biases[0] + biases[1]), np.zeros_like(of_state), list(map(fill, scales))
         sources = [(w, of_w), (r, of_r)]
         depths = (-(-features // FLOAT_BYTES), -(-hidden // FLOAT_BYTES)) if products else depths
-    packing = GatePacking(cut.packing, gates, columns, are_bytes=bool(products))
+    packing = partial(_pack, tiling=cut.packing, gates=gates, columns=columns, are_bytes=bool(products))
     packed = [site.weights.pack_lazily(source, ("recurrence", columns, products), packing) for source in sources]
     rows = 1 if isinstance(batch, int) and batch == 1 else _ROWS[width]
-    resets_first = kind == "GRU" and not attributes.get("linear_before_reset", 0)
-    kernel = _make_kernel(_RESETTING if resets_first else kind, activations[: len(_ACTIVATIONS[kind])], rows, products)
+    own = activations[: len(_ACTIVATIONS[kind])]
+    form = _RESETTING if kind == "GRU" and not attributes.get("linear_before_reset", 0) else kind
+    title = f"{form.lower()}_{rows}_{'_'.join(own)}{products}"
+    kernel = Kernel(title, partial(_emit, kind=form, activations=own, rows=rows, products=products))
     offsets, of_state = np.zeros(1, np.int64), np.ascontiguousarray(of_state)
     shapes: list[tuple[int, ...]] = [(steps, batch, directions * columns), (directions, batch, (3 + has_codes) * padded + columns)]
     if has_codes:
@@ -199,19 +203,13 @@ def _read_codes(site: Site) -> tuple[list[Array], list[Array], str] | None:
     if len(constants) < 6:
         return None
     weights, scales, zeros = constants[:2], constants[2:4], constants[4:]
-    centred = list(map(center_codes, weights, zeros))
+    centred = list(map(_center_codes, weights, zeros))
     if max(int(np.abs(numbers).sum(1).max()) for numbers in centred) * _CODES >= _LARGEST_SUM:
         return None
     are_bytes = all(numbers.min() >= -128 and numbers.max() <= 127 for numbers in centred)
     directions, columns = len(weights[1]), weights[1].shape[2]
     wide = [np.broadcast_to(scale.reshape(directions, -1), (directions, columns)) for scale in scales]
     return zeros, wide, "vnni" if are_bytes and find_byte_products() in ("vnni", "amx") else ""
-
-
-@cache
-def _make_kernel(kind: str, activations: tuple[str, ...], rows: int, products: str) -> Kernel:
-    title = f"{kind.lower()}_{rows}_{'_'.join(activations)}{products}"
-    return Kernel(title, partial(_emit, kind=kind, activations=activations, rows=rows, products=products))
 
 
 def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], rows: int, products: str) -> Code:
@@ -229,26 +227,18 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
             own = state + row * row_bytes + place
             other = p[array] + direction * p[f"{array}_direction"] + row * p[f"{array}_row"]
 
-            def move(element: Number, mask: Mask | None) -> None:
-                source, target = (other, own) if is_start else (own, other)
-                code.store(target + element * FLOAT_BYTES, code.load(source + element * FLOAT_BYTES, mask=mask), mask=mask)
-
-            def clear(element: Number, mask: Mask | None) -> None:
-                code.store(own + element * FLOAT_BYTES, code.constant(0.0), mask=mask)
-
             with code.either(p[array].equals(0)) as (absent, present):
                 with absent:
                     if is_start:
-                        code.visit_vectors(p["hidden"], clear)
+                        emit_zeros(code, own, p["hidden"] * FLOAT_BYTES)
                 with present:
-                    code.visit_vectors(p["hidden"], move)
+                    emit_copy(code, *((own, other) if is_start else (other, own)), p["hidden"] * FLOAT_BYTES)
 
     zero = code.number(0)
     copy("first_h", zero, is_start=True)
     copy("first_c", p["padded"] * 2, is_start=True)
     goes_back = (direction + p["is_reverse"]) > 0
     shift = code.reserve(1) if products else code.number(0)
-
     quantize = partial(_emit_codes, code, shift, bool(products))
 
     def multiply(count: int, x: Number, x_pixel: Number, y: Number, y_pixel: Number, of: str = "") -> None:

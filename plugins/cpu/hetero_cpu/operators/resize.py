@@ -14,18 +14,10 @@ from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
-from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.images import (
-    bind_staging,
-    has_channel_vectors,
-    join_pixels,
-    join_planes,
-    may_join,
-    stage_image,
-)
+from hetero_cpu.machine.terms import Mask, Number
+from hetero_cpu.operators.images import bind_staging, has_channel_vectors, join_pixels, join_planes, may_join, stage_image
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.operators.windows import count_chunks
+from hetero_cpu.operators.rows import cut_lines
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import is_open, value_of
 
@@ -61,22 +53,15 @@ def _emit(name: str, width: int, down: int, right: int) -> Code:
             rights = [code.load_scalar(weights, FLOAT_BYTES * j) for j in range(right)] if right > 1 else [one]
             sources = [start + column for start in lines for column in columns]
             factors = [code.spread(above * beside) for above in downs for beside in rights]
-            _emit_sums(code, target, list(zip(sources, factors, strict=True)), p["channels"])
+
+            def add(channel: Number, mask: Mask | None) -> None:
+                total = code.load(sources[0] + channel * FLOAT_BYTES, mask=mask) * factors[0]  # called inside the loop
+                for source, weight in zip(sources[1:], factors[1:], strict=True):  # as above
+                    total = code.multiply_add(code.load(source + channel * FLOAT_BYTES, mask=mask), weight, total)
+                code.store(target + channel * FLOAT_BYTES, total, mask=mask)  # as above
+
+            code.visit_vectors(p["channels"], add)
     return code.finish()
-
-
-def _emit_sums(code: Code, target: Number, sources: list[tuple[Number, Floats]], channels: Number) -> None:
-    """Writes the weighted sum of pixels."""
-
-    def add(channel: Number, mask: Mask | None) -> None:
-        total: Floats | None = None
-        for source, weight in sources:
-            read = code.load(source + channel * FLOAT_BYTES, mask=mask)
-            total = read * weight if total is None else code.multiply_add(read, weight, total)
-        assert total is not None
-        code.store(target + channel * FLOAT_BYTES, total, mask=mask)
-
-    code.visit_vectors(channels, add)
 
 
 _ATTRIBUTES = {
@@ -93,16 +78,9 @@ def plan_resize(site: Site) -> Recipe | None:
     node, source = site.node, site.node.inputs[0]
     x, mode = site.prototypes[source], node.attributes.get("mode", "nearest")
     shape = site.types[node.outputs[0]].shape
-    if site.group.epilogue or not set(node.attributes) <= _ATTRIBUTES or not site.is_float32(source):
+    if not set(node.attributes) <= _ATTRIBUTES or not site.is_float32(source):
         return None
-    if (
-        shape is None
-        or len(shape) not in (4, 5)
-        or len(shape) != x.ndim
-        or shape[:2] != x.shape[:2]
-        or find_width() == 0
-        or 0 in (*shape, *x.shape)
-    ):
+    if shape is None or x.ndim not in (4, 5) or len(shape) != x.ndim or shape[:2] != x.shape[:2] or 0 in shape:
         return None
     scales = _read_scales(site, shape)
     samplings = _read_samplings(node, scales)
@@ -152,8 +130,7 @@ def _bind_image(site: Site, kernel: Kernel, x: Array, y: Array, samplings: Sampl
             tables.append(lay_table(partial(make, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
             numbers[f"{name}_{part}"] = address_of(tables[-1])
     lines = batch * height
-    instructions = value_of(y.size) / find_width() * 4 * _TAPS[samplings[0].mode]
-    lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, site.workers), site.workers)
+    lines_of_chunk = cut_lines(lines, value_of(y.size) / find_width() * 4 * _TAPS[samplings[0].mode], site.workers)
     numbers |= {
         **list_strides("x", x), **list_strides("y", y), "rows": height, "pixels": width, "lines": lines,
         "lines_of_chunk": lines_of_chunk, "channels": channels,
@@ -167,9 +144,9 @@ def _read_scales(site: Site, shape: Sequence[object]) -> Scales | None:
     node, position = site.node, 1 if site.node.op_type == "Upsample" or site.node.since_version < 11 else 2
     if site.has_input(position + 1):
         # Sizes computed from symbols are known by the result's shape.
-        is_known = site.constant(position + 1) is not None or any(is_open(size) for size in shape)
         sizes = site.constant(position + 1)
-        if is_known and (sizes is None or sizes.size):
+        is_known = any(map(is_open, shape)) if sizes is None else sizes.size > 0
+        if is_known:
             return (None,) * (len(shape) - 2) if node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch" else None
     constant = site.constant(position)
     if constant is None:

@@ -14,7 +14,7 @@ from hetero_cpu.machine.code import Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.symbols.arrays import broadcast
-from hetero_cpu.symbols.sizes import is_open, largest, least
+from hetero_cpu.symbols.sizes import is_open, largest, least, value_of
 
 # Multiplications of a chunk below which handing it to a thread costs more than it saves: about 10 microseconds.
 _SMALLEST_CHUNK = 1 << 20
@@ -43,7 +43,19 @@ def cut_products(units: int, products: int, workers: int) -> int:
     return choose_chunk_size(units, chunks, workers)
 
 
-FLOAT_BYTES = 4
+ROWS_OF_CHUNK = 64
+"""Rows of a chunk of a model of rows, which has few numbers for each."""
+# The least time of a chunk, and about that of an instruction; both in nanoseconds.
+_CHUNK_TIME, _INSTRUCTION_TIME = 4000.0, 0.25
+_CHUNKS_OF_LINES = 16
+
+
+def cut_lines(lines: int, instructions: float, workers: int) -> int:
+    """Returns how many lines a chunk has, if all of them take so many vector instructions."""
+    target = max(1, int(value_of(instructions) * _INSTRUCTION_TIME / _CHUNK_TIME))
+    return choose_chunk_size(lines, least(lines, target, _CHUNKS_OF_LINES * workers), workers)
+
+
 # Elements of a row that is cut out of a contiguous piece, and the fewest of a chunk: some ten microseconds.
 _ROW = 1 << 12
 _CHUNK = 1 << 15
@@ -53,18 +65,13 @@ _CHUNK = 1 << 15
 class Rows:
     """`sizes` of the axes outside a row, from the outermost; `length` elements of a row, `last` of the very last row.
 
-    `strides[k]` are the strides of array k in bytes along these axes.
+    `strides[k]` are the strides of all arrays in bytes along axis k.
     """
 
     sizes: tuple[int, ...]
     length: int
     last: int
     strides: tuple[tuple[int, ...], ...]
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return prod(self.sizes)
 
 
 def find_fastest(y: Array) -> int | None:
@@ -104,12 +111,12 @@ def find_kinds(arrays: Sequence[Array], y: Array) -> list[str] | None:
 def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
     """Returns the rows of a result and of its operands, broadcast; None for more than three axes of rows.
 
-    `strides[0]` belong to the result, the rest to the operands in order.
+    The result is the first array, followed by the operands in order.
     """
     arrays = [y, *(broadcast(array, y.shape) for array in operands)]
     sizes, strides = merge_axes(arrays)
     if not sizes:
-        return Rows((), 1, 1, ((),) * len(arrays))
+        return Rows((), 1, 1, ())
     if strides[-1][0] != y.itemsize or any(
         stride not in (0, array.itemsize) for stride, array in zip(strides[-1], arrays, strict=True)
     ):
@@ -122,7 +129,7 @@ def cut_rows(y: Array, operands: Sequence[Array]) -> Rows | None:
         rows = -(-length // _ROW)
         sizes, strides = [rows], [tuple(step * _ROW for step in steps)]
         length, last = _ROW, length - (rows - 1) * _ROW
-    return Rows(tuple(sizes), length, last, _turn(strides, len(arrays))) if len(sizes) <= 3 else None
+    return Rows(tuple(sizes), length, last, tuple(strides)) if len(sizes) <= 3 else None
 
 
 def list_rows(y: Array, operands: Sequence[Array], axis: int) -> Rows | None:
@@ -130,7 +137,7 @@ def list_rows(y: Array, operands: Sequence[Array], axis: int) -> Rows | None:
     arrays = [np.moveaxis(broadcast(array, y.shape), axis, -1)[..., 0] for array in (y, *operands)]
     sizes, strides = merge_axes(arrays)
     length = y.shape[axis]
-    return Rows(tuple(sizes), length, length, _turn(strides, len(arrays))) if len(sizes) <= 3 else None
+    return Rows(tuple(sizes), length, length, tuple(strides)) if len(sizes) <= 3 else None
 
 
 def merge_axes(arrays: Sequence[Array]) -> tuple[list[int], list[tuple[int, ...]]]:
@@ -149,10 +156,6 @@ def merge_axes(arrays: Sequence[Array]) -> tuple[list[int], list[tuple[int, ...]
     return sizes, strides
 
 
-def _turn(strides: Sequence[tuple[int, ...]], count: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(axis[k] for axis in strides) for k in range(count))
-
-
 def choose_rows_of_chunk(rows: int, length: int, workers: int) -> int:
     """Returns how many rows a chunk has, so that no chunk is tiny and each worker has several."""
     elements = largest(_CHUNK, -(-rows * length // (workers * _CHUNKS_OF_WORKER)))
@@ -160,39 +163,27 @@ def choose_rows_of_chunk(rows: int, length: int, workers: int) -> int:
 
 
 PARAMETERS = ("middle", "inner", "rows", "rows_of_chunk", "length", "last")
-"""Sizes of the second and the third axis of rows, rows in all and of a chunk, elements of a row and of the very last row."""
-ARRAY_PARAMETERS = ("address", "outer_bytes", "middle_bytes", "inner_bytes")
-"""The numbers of each array: its address, and its strides in bytes along the three axes of rows. A kernel's own numbers come last."""
+"""Sizes of the second and the third axis of rows, rows in all and of a chunk, elements of a row and of the very last row.
+
+For each array follow its address and its strides in bytes along the three axes of rows; a kernel's own numbers come last.
+"""
 
 
 class RowWalk:
-    """The numbers of a row as a kernel sees them, and the walk over the rows of its chunk."""
+    """The numbers of a kernel over rows: the `addresses` of arrays, its `own` numbers; and the walk over the rows of its chunk."""
 
-    def __init__(self, code: Code, arrays: int) -> None:
+    def __init__(self, code: Code, arrays: int, own: int = 0) -> None:
         self._code = code
-        self._row, self._chunk, self.worker = code.parameters
-        self._numbers = {key: code.load_number(self._row, 8 * position) for position, key in enumerate(PARAMETERS)}
-        self._places = [
-            {
-                key: code.load_number(self._row, 8 * (len(PARAMETERS) + index * len(ARRAY_PARAMETERS) + position))
-                for position, key in enumerate(ARRAY_PARAMETERS)
-            }
-            for index in range(arrays)
-        ]
-
-    def address(self, index: int) -> Number:
-        """Returns the address of an array."""
-        return self._places[index]["address"]
-
-    def own_number(self, position: int) -> Number:
-        """Returns a number of the kernel's own."""
-        before = len(PARAMETERS) + len(self._places) * len(ARRAY_PARAMETERS)
-        return self._code.load_number(self._row, 8 * (before + position))
+        row, self._chunk, _ = code.parameters
+        places = [f"{key}_{index}" for index in range(arrays) for key in ("address", "outer", "middle", "inner")]
+        self._p = code.load_row(row, (*PARAMETERS, *places, *(f"own_{position}" for position in range(own))))
+        self.addresses = [self._p[f"address_{index}"] for index in range(arrays)]
+        self.own = [self._p[f"own_{position}"] for position in range(own)]
 
     @contextmanager
     def visit(self, moving: Sequence[int]) -> Iterator[tuple[Mapping[int, Number], Number]]:
         """Repeats the body for each row; yields the addresses of the `moving` arrays there, and the elements of the row."""
-        code, p = self._code, self._numbers
+        code, p = self._code, self._p
         position = code.variable(self._chunk * p["rows_of_chunk"])
         end = ((self._chunk + 1) * p["rows_of_chunk"]).at_most(p["rows"])
         with code.repeat() as leave_if:
@@ -204,23 +195,23 @@ class RowWalk:
             outer, middle = line // p["middle"], line % p["middle"]
             pointers = {}
             for index in moving:
-                place = self._places[index]
-                start = place["address"] + outer * place["outer_bytes"] + middle * place["middle_bytes"]
-                pointers[index] = code.variable(start + first * place["inner_bytes"])
+                start = self.addresses[index] + outer * p[f"outer_{index}"] + middle * p[f"middle_{index}"]
+                pointers[index] = code.variable(start + first * p[f"inner_{index}"])
             with code.loop(current, current + count) as here:
                 length = here.equals(p["rows"] - 1).choose(p["last"], p["length"])
                 yield {index: pointer.get() for index, pointer in pointers.items()}, length
                 for index, pointer in pointers.items():
-                    pointer.set(pointer.get() + self._places[index]["inner_bytes"])
+                    pointer.set(pointer.get() + p[f"inner_{index}"])
             position.set(current + count)
 
 
-def call_rows(kernel: Kernel, rows: Rows, arrays: Sequence[Array], own: Sequence[int] = (), *, workers: int) -> NativeCall:
-    """Returns the call of a kernel that walks over `rows` of `arrays`; `own` are its own numbers."""
-    missing = 3 - len(rows.sizes)
+def call_rows(kernel: Kernel, rows: Rows | None, arrays: Sequence[Array], own: Sequence[int] = (), *, workers: int) -> NativeCall:
+    """Returns the call of a kernel that walks over `rows` of `arrays`, as planned; `own` are its own numbers."""
+    assert rows is not None
+    missing, count = 3 - len(rows.sizes), prod(rows.sizes)
     _, middle, inner = (1,) * missing + rows.sizes
-    rows_of_chunk = choose_rows_of_chunk(rows.count, rows.length, workers)
-    numbers = [middle, inner, rows.count, rows_of_chunk, rows.length, rows.last]
-    for array, strides in zip(arrays, rows.strides, strict=True):
-        numbers += [address_of(array), *(0,) * missing, *strides]
-    return NativeCall(kernel, (*numbers, *own), -(-rows.count // rows_of_chunk), tuple(arrays))
+    rows_of_chunk = choose_rows_of_chunk(count, rows.length, workers)
+    numbers = [middle, inner, count, rows_of_chunk, rows.length, rows.last]
+    for index, array in enumerate(arrays):
+        numbers += [address_of(array), *(0,) * missing, *(strides[index] for strides in rows.strides)]
+    return NativeCall(kernel, (*numbers, *own), -(-count // rows_of_chunk), tuple(arrays))

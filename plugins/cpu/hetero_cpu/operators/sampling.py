@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import has_channel_vectors
-from hetero_cpu.operators.layout import Copy, plan_copy, turn_vectors
+from hetero_cpu.operators.layout import plan_copy, turn_vectors
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import choose_rows_of_chunk
 from hetero_cpu.symbols.arrays import lay_empty, lay_table
@@ -59,22 +60,28 @@ def plan_grid_sample(site: Site) -> Recipe | None:
     values = source, name = tuple(site.node.inputs)
     attributes, x, grid = site.node.attributes, site.prototypes[source], site.prototypes[name]
     mode, padding = _MODES.get(attributes.get("mode", "linear")), attributes.get("padding_mode", "zeros")
-    if mode is None or padding not in ("zeros", "border") or not site.is_float32(source) or site.group.epilogue:
+    if mode is None or padding not in ("zeros", "border") or not site.is_float32(source):
         return None
-    if grid.dtype.name not in ("float32", "float64"):
+    if grid.dtype.name not in ("float32", "float64") or x.ndim != 4 or grid.ndim != 4:
         return None
-    if x.ndim != 4 or grid.ndim != 4 or grid.shape[-1] != 2 or grid.shape[0] != x.shape[0] or 0 in (*x.shape, *grid.shape):
+    if grid.shape[-1] != 2 or grid.shape[0] != x.shape[0]:
         return None
     is_last, is_single = site.is_channels_last(source), not is_open(x.shape[1]) and x.shape[1] < _FEWEST_CHANNELS
-    reading = None if is_single and not (is_last and x.shape[1] > 1) else _read_image(x, workers=site.workers)
-    has_vectors = reading is not None
+    may_have_vectors = not is_single or (is_last and x.shape[1] > 1)
+    # An image is read in place, or as a copy (batch, height, width, channels).
+    laid = x.transpose(0, 2, 3, 1)
+    is_copied = may_have_vectors and not has_channel_vectors(x)
+    copy = plan_copy(lay_empty(laid.shape, np.float32), laid, workers=site.workers) if is_copied else None
+    has_vectors = may_have_vectors and (copy is not None or not is_copied)
     aligns_corners, is_double = bool(attributes.get("align_corners", 0)), grid.dtype == np.float64
     sampling = _Sampling(mode, padding == "zeros", aligns_corners, is_double, has_vectors, has_vectors and not is_last)
     kernel = Kernel(f"grid_sample_{name_fields(sampling)}", partial(_emit, sampling=sampling))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        copies, x = ([], reads[0]) if reading is None else reading.bind(reads[0], scratch)
-        grid, y = reads[1], writes[0]
+        (x, grid), y, copies = reads, writes[0], []
+        if copy is not None:
+            (image,) = cut_scratch(scratch, [laid.shape])
+            copies, x = [copy.bind(image, x.transpose(0, 2, 3, 1))], image.transpose(0, 3, 1, 2)
         batch, channels, rows, pixels = y.shape
         if not is_last and is_same(grid.strides[1], pixels * grid.strides[2]):
             # The rows of an image are a single one.
@@ -88,21 +95,16 @@ def plan_grid_sample(site: Site) -> Recipe | None:
         )  # fmt: skip
         return [*copies, NativeCall(kernel, numbers, -(-units // units_of_chunk), (x, grid, zeros, y))]
 
-    kernels = (kernel,) if reading is None or reading.copy is None else (reading.copy.kernel, kernel)
-    return Recipe(values, bind, 0 if reading is None else reading.scratch, is_channels_last=is_last, kernels=kernels)
+    kernels, shapes = ((kernel,), []) if copy is None else ((copy.kernel, kernel), [laid.shape])
+    return Recipe(values, bind, measure_scratch(shapes), is_channels_last=is_last, kernels=kernels)
 
 
 def _make_zeros(count: int) -> Array:
     return np.zeros(count, np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tap:
-    """A pixel that a point reads: the address of its first channel, the stride to the next one, and its weight."""
-
-    address: Number
-    step: Number
-    weight: Floats
+_Tap = tuple[Number, Number, Floats]
+"""A pixel that a point reads: the address of its first channel, the stride to the next one, and its weight."""
 
 
 def _emit(name: str, width: int, *, sampling: _Sampling) -> Code:
@@ -120,10 +122,10 @@ def _emit(name: str, width: int, *, sampling: _Sampling) -> Code:
                 with code.loop(0, width) as point:
                     # Beyond the last point stands the last point again.
                     taps = _find_taps(code, p, x, grid + (begin + point.at_most(count - 1)) * p["grid_point"], sampling)
-                    for position, tap in enumerate(taps):
+                    for position, (address, _, weight) in enumerate(taps):
                         place = table + point * (8 * _TABLE_NUMBERS) + 16 * position
-                        code.store_number(place, tap.address)
-                        code.store(place, tap.weight, 8)
+                        code.store_number(place, address)
+                        code.store(place, weight, 8)
                 _emit_turned(code, p, table, y + begin * FLOAT_BYTES, count, len(taps))
         else:
             with code.loop(first, end) as point:
@@ -140,10 +142,8 @@ def _find_taps(code: Code, p: dict[str, Number], x: Number, point: Number, sampl
     """Returns the pixels of a point, row by row."""
     axes, kind = [], "float64" if sampling.is_double else "float32"
     for coordinate, size in ((point + p["grid_axis"], p["height"]), (point, p["width"])):
-        length, begin = code.convert_element(size, kind), code.load_element(coordinate, kind)
-        assert isinstance(length, Floats)
-        assert isinstance(begin, Floats)
-        place = begin + 1.0
+        length: Any = code.convert_element(size, kind)
+        place: Any = code.load_element(coordinate, kind) + 1.0
         place = place * 0.5 * (length - 1.0) if sampling.aligns_corners else (place * length - 1.0) * 0.5
         if not sampling.has_zeros:
             place = place.at_least(-3.0).at_most(length + 2.0)
@@ -162,24 +162,24 @@ def _find_taps(code: Code, p: dict[str, Number], x: Number, point: Number, sampl
             is_inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
             address, step = is_inside.choose(address, p["zeros"]), is_inside.choose(step, code.number(0))
         weight = down * right
-        taps.append(_Tap(address, step, code.narrow(weight) if sampling.is_double else weight))
+        taps.append((address, step, code.narrow(weight) if sampling.is_double else weight))
     return taps
 
 
 def _emit_point(code: Code, p: dict[str, Number], taps: Sequence[_Tap], y: Number, *, has_vectors: bool) -> None:
     """Writes the channels of a point."""
     if has_vectors:
-        weights = [code.spread(tap.weight) for tap in taps]
+        weights = [code.spread(weight) for _, _, weight in taps]
 
         def add(channel: Number, mask: Mask | None) -> None:
-            pixels = [code.load(tap.address + channel * FLOAT_BYTES, mask=mask) for tap in taps]
+            pixels = [code.load(address + channel * FLOAT_BYTES, mask=mask) for address, _, _ in taps]
             code.store(y + channel * FLOAT_BYTES, _weigh(code, pixels, weights), mask=mask)
 
         code.visit_vectors(p["channels"], add)
     else:
         with code.loop(0, p["channels"]) as channel:
-            pixels = [code.load_scalar(tap.address + channel * tap.step) for tap in taps]
-            code.store(y + channel * p["y_channel"], _weigh(code, pixels, [tap.weight for tap in taps]))
+            pixels = [code.load_scalar(address + channel * step) for address, step, _ in taps]
+            code.store(y + channel * p["y_channel"], _weigh(code, pixels, [weight for _, _, weight in taps]))
 
 
 def _emit_turned(code: Code, p: dict[str, Number], table: Number, y: Number, count: Number, taps: int) -> None:
@@ -207,35 +207,3 @@ def _weigh(code: Code, pixels: Sequence[Floats], weights: Sequence[Floats]) -> F
     for pixel, weight in zip(pixels[1:], weights[1:], strict=True):
         total = code.multiply_add(pixel, weight, total)
     return total
-
-
-@dataclass(frozen=True, slots=True)
-class _ImageReading:
-    """How a step reads an image: in place, or as a copy in working memory of `shape`, (batch, height, width, channels)."""
-
-    copy: Copy | None
-    shape: tuple[int, int, int, int]
-
-    @property
-    def scratch(self) -> int:
-        """The bytes of working memory."""
-        return 0 if self.copy is None else measure_scratch([self.shape])
-
-    def bind(self, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
-        """Returns the calls that copy the image, none if it is read in place, and the array that is read, its channels the second axis."""
-        if self.copy is None:
-            return [], x
-        (image,) = cut_scratch(scratch, [self.shape])
-        return [self.copy.bind(image, x.transpose(0, 2, 3, 1))], image.transpose(0, 3, 1, 2)
-
-
-def _read_image(x: Array, *, workers: int) -> _ImageReading | None:
-    """Returns how an array like x, (batch, channels, height, width), is read; None if kernels can neither read nor copy it."""
-    if x.ndim != 4 or x.dtype != np.float32:
-        return None
-    batch, channels, height, width = x.shape
-    shape = batch, height, width, channels
-    if has_channel_vectors(x):
-        return _ImageReading(None, shape)
-    copy = plan_copy(lay_empty(shape, np.float32), x.transpose(0, 2, 3, 1), workers=workers)
-    return None if copy is None else _ImageReading(copy, shape)

@@ -10,16 +10,16 @@ The order is the toolkit's: NaN is the largest element, both zeros are equal, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import ELEMENTS, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, name_fields
+from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import choose_rows_of_chunk
@@ -36,33 +36,20 @@ _INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
 """The bits of an infinite float32, and the order of a NaN."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """The facts that are compiled in."""
-
-    dtype: str
-    is_largest: bool
-
-
 def plan_top(site: Site) -> Recipe | None:
     """Returns the recipe of the k largest or smallest elements along an axis, in order, and their positions. Source: ONNX TopK-24."""
     node, value = site.node, site.node.inputs[0]
     x, k = site.prototypes[value], site.constant(1) if site.has_input(1) else node.attributes.get("k")
-    if k is None or x.dtype.name not in ("float32", "int32") or x.ndim == 0 or 0 in x.shape:
+    if k is None or x.dtype.name not in ("float32", "int32") or len(node.writes) != 2:
         return None
-    axis, count = int(node.attributes.get("axis", -1)), int(np.reshape(k, -1)[0])
-    if not -x.ndim <= axis < x.ndim:
-        return None
-    axis %= x.ndim
+    axis, count = normalize_axis_index(int(node.attributes.get("axis", -1)), x.ndim), int(np.reshape(k, -1)[0])
     shape = (prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
-    if len(site.group.outputs) != 2 or not all(site.group.outputs) or site.group.epilogue or count < 1:
-        return None
-    if not np.may_share_memory(x.reshape(shape), x) or count > shape[1]:
+    if not np.may_share_memory(x.reshape(shape), x) or not 1 <= count <= shape[1]:
         return None
     if not is_open(shape[1]) and count >= _FEWEST_SORTED and count * 8 >= shape[1]:
         return None
-    search = _Search(x.dtype.name, bool(node.attributes.get("largest", 1)))
-    kernel = Kernel(f"top_{name_fields(search)}", partial(_emit, search=search))
+    is_largest = bool(node.attributes.get("largest", 1))
+    kernel = Kernel(f"top_{x.dtype}{'_is_largest' * is_largest}", partial(_emit, dtype=x.dtype.name, is_largest=is_largest))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         x = reads[0].reshape(shape)
@@ -74,9 +61,9 @@ def plan_top(site: Site) -> Recipe | None:
     return Recipe((value,), bind, kernels=(kernel,))
 
 
-def _emit(name: str, width: int, *, search: _Search) -> Code:
+def _emit(name: str, width: int, *, dtype: str, is_largest: bool) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
-    sift, nbytes = _emit_sift(code, f"{name}_sift"), ELEMENTS[search.dtype][1]
+    sift, nbytes = _emit_sift(code, f"{name}_sift"), ELEMENTS[dtype][1]
     count, step = p["count"], p["inner"] * 8
     with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as row:
         outer, inner = row // p["inner"], row % p["inner"]
@@ -84,8 +71,8 @@ def _emit(name: str, width: int, *, search: _Search) -> Code:
         heap, values = p["positions"] + first * 8, p["values"] + first * nbytes
 
         def read(position: Number) -> Number:
-            order = _find_order(code.load_short(x + position * p["x_step"]), search)  # called inside the loop
-            return order * _HALF + ((_HALF - 1) - position)
+            order = _find_order(code.load_short(x + position * p["x_step"]), dtype)  # called inside the loop
+            return (order if is_largest else -1 - order) * _HALF + ((_HALF - 1) - position)
 
         with code.loop(0, count) as position:
             code.store_number(heap + position * step, read(position))
@@ -95,21 +82,18 @@ def _emit(name: str, width: int, *, search: _Search) -> Code:
 
         def find_edge() -> Any:
             worst = (_HALF - 1) - code.load_number(heap) % _HALF  # called inside the loop
-            return code.load_element(x + worst * p["x_step"], search.dtype)  # called inside the loop
+            return code.load_element(x + worst * p["x_step"], dtype)  # called inside the loop
 
         edge = code.variable(find_edge())
         with code.loop(count, p["length"]) as position:
-            element: Any = code.load_element(x + position * p["x_step"], search.dtype)
-            is_beyond = element <= edge.get() if search.is_largest else element >= edge.get()
-            with code.either(is_beyond) as (beyond, other):
-                with beyond:
-                    pass
-                # A NaN is compared by its order.
-                with other:
-                    rival = read(position)
-                    with code.when(rival > code.load_number(heap)):
-                        code.call(sift, heap, step, 0, count, rival)
-                        edge.set(find_edge())
+            element: Any = code.load_element(x + position * p["x_step"], dtype)
+            is_beyond = element <= edge.get() if is_largest else element >= edge.get()
+            # A NaN is compared by its order.
+            with code.when(code.number_of(is_beyond).equals(0)):
+                rival = read(position)
+                with code.when(rival > code.load_number(heap)):
+                    code.call(sift, heap, step, 0, count, rival)
+                    edge.set(find_edge())
         with code.loop(1, count) as done:
             # The worst of those that are left goes behind them.
             end = heap + (count - done) * step
@@ -119,19 +103,18 @@ def _emit(name: str, width: int, *, search: _Search) -> Code:
         with code.loop(0, count) as place:
             position = (_HALF - 1) - code.load_number(heap + place * step) % _HALF
             code.store_number(heap + place * step, position)
-            chosen = code.load_element(x + position * p["x_step"], search.dtype)
-            code.store_element(values + place * (p["inner"] * nbytes), chosen, search.dtype)
+            chosen = code.load_element(x + position * p["x_step"], dtype)
+            code.store_element(values + place * (p["inner"] * nbytes), chosen, dtype)
     return code.finish()
 
 
-def _find_order(bits: Number, search: _Search) -> Number:
-    """Returns a whole number of 32 bits that is the larger the better an element is, by its bits."""
-    order = bits
-    if search.dtype == "float32":
-        magnitude = (bits < 0).choose(bits + (1 << 31), bits)
-        order = (bits < 0).choose(0 - magnitude, magnitude)
-        order = (magnitude > _INFINITY).choose(bits.constant(_LARGEST), order)
-    return order if search.is_largest else -1 - order
+def _find_order(bits: Number, dtype: str) -> Number:
+    """Returns a whole number of 32 bits that is the larger the larger an element is, by its bits."""
+    if dtype == "int32":
+        return bits
+    magnitude = (bits < 0).choose(bits + (1 << 31), bits)
+    order = (bits < 0).choose(0 - magnitude, magnitude)
+    return (magnitude > _INFINITY).choose(bits.constant(_LARGEST), order)
 
 
 def _emit_sift(code: Code, name: str) -> Code:

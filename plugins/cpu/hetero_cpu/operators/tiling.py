@@ -112,9 +112,7 @@ def choose_tiling(
     `is_image`: whether the lines belong to an image and may be short. If the weights are to be shared, all numbers of
     pixels have blocks of as many outputs. `products`: as of a kernel.
     """
-    tiles = (
-        _SHARED_TILES if is_shared else _PAIR_TILES if products == "pairs" else _WORD_TILES if products == "words" else _TILES
-    )[width]
+    tiles = {"pairs": _PAIR_TILES, "words": _WORD_TILES}.get(products, _SHARED_TILES if is_shared else _TILES)[width]
     if is_open(pixels):
         return _choose_open_tiling(pixels, outputs, width, tiles, is_image=is_image)
     candidates = [cut_pixels(pixels, outputs, width, most, vectors) for most, vectors in tiles]
@@ -143,10 +141,8 @@ def _choose_open_tiling(
     else:
         best = [best[0], short, *sorted(best)]
     tile = next(tile for tile in best if pays(pixels, 2 * (tile[0] - 1) * (tile[0] - 2)))
-    most, vectors = tile
-    like = cut_pixels(most, outputs, width, most, vectors)
-    tiles = -(-pixels // most)
-    is_few = not is_image and tile != best[0]
+    most, tiles = tile[0], -(-pixels // tile[0])
+    like, is_few = cut_pixels(most, outputs, width, *tile), not is_image and tile != best[0]
     return replace(like, pixels=most, tiles=tiles, long_tiles=pixels - tiles * (most - 1), is_few=is_few)
 
 

@@ -60,22 +60,15 @@ class WeightMemory:
             return self._memory[begin : begin + nbytes]
 
 
-class _MemoryInUse(threading.local):
-    """The memory of the weights that a thread is packing."""
-
-    memory: WeightMemory | None = None
-
-
-_IN_USE = _MemoryInUse()
+_IN_USE = threading.local()
+"""`memory`: that of the weights that a thread is packing."""
 
 
 def allocate_floats(count: int) -> Array:
     """Returns float32 numbers that begin at a cache line, contents undefined: in the memory of the weights that are being packed."""
-    nbytes = count * 4
-    shared = None if _IN_USE.memory is None else _IN_USE.memory.allocate(nbytes)
-    if shared is not None:
-        return shared.view(np.float32)
-    return allocate_arena(nbytes).view(np.float32)
+    memory: WeightMemory | None = getattr(_IN_USE, "memory", None)
+    shared = None if memory is None else memory.allocate(count * 4)
+    return (allocate_arena(count * 4) if shared is None else shared).view(np.float32)
 
 
 class LazyArray:
@@ -84,12 +77,7 @@ class LazyArray:
     __slots__ = ("__weakref__", "_array", "_lock", "_memory", "_releases", "make", "sources")
 
     def __init__(
-        self,
-        sources: tuple[Array | Initializer, ...],
-        make: Callable[..., Array],
-        *,
-        memory: WeightMemory,
-        releases: bool,
+        self, sources: tuple[Array | Initializer, ...], make: Callable[..., Array], *, memory: WeightMemory, releases: bool
     ) -> None:
         """`memory` has room for the packed form; `releases`: when it is made, only constants remain among the sources."""
         self.sources, self.make, self._memory, self._releases = sources, make, memory, releases
@@ -142,29 +130,23 @@ class PackedWeights:
     one form, by all plans.
     """
 
-    __slots__ = ("_arrays", "_memory", "_owners", "_releases", "is_once")
+    __slots__ = ("_arrays", "_memory", "_owners", "is_once", "releases")
 
     def __init__(self, *, releases: bool = False, is_once: bool = False) -> None:
-        self.is_once = is_once
+        self.is_once, self.releases = is_once, releases
         # The sources are kept beside the packed array: an id is only theirs while they live.
         self._arrays: dict[tuple[object, ...], LazyArray] = {}
-        self._releases = releases
         self._memory = WeightMemory()
         self._owners: dict[int, Initializer] = {}
 
     @property
-    def releases(self) -> bool:
-        """Says whether constants are freed when they are packed."""
-        return self._releases
-
-    @property
     def is_shared(self) -> bool:
         """Says whether plans for several sizes are to read each weight in one form."""
-        return self.is_once and not self._releases
+        return self.is_once and not self.releases
 
     def serve(self, constants: Mapping[str, Initializer]) -> PackedWeights:
         """Returns the same weights for the plan of a network with these constants: an array is told apart by the constant that it is of."""
-        served = PackedWeights(releases=self._releases, is_once=self.is_once)
+        served = PackedWeights(releases=self.releases, is_once=self.is_once)
         served._arrays, served._memory = self._arrays, self._memory
         for constant in constants.values():
             served.own(constant)
@@ -183,17 +165,13 @@ class PackedWeights:
     ) -> LazyArray:
         """Returns the lazy array of `make(*constants)`: `pack_all` makes it, or its first use."""
         sources = tuple(map(self._find_owner, constants))
-        if self._releases and not all(isinstance(source, Initializer) for source in sources):
+        if self.releases and not all(isinstance(source, Initializer) for source in sources):
             # Views, as of a matrix that is turned: freed with their bases, so that nothing may find them by their id.
             unshared = LazyArray(sources, make, memory=self._memory, releases=True)
             self._arrays[("unshared", id(unshared))] = unshared
             return unshared
-        key = (*map(id, sources), *purpose)
-        lazy = self._arrays.get(key)
-        if lazy is not None:
-            return lazy
-        promise = LazyArray(sources, make, memory=self._memory, releases=self._releases)
-        return self._arrays.setdefault(key, promise)
+        promise = LazyArray(sources, make, memory=self._memory, releases=self.releases)
+        return self._arrays.setdefault((*map(id, sources), *purpose), promise)
 
     def _find_owner(self, array: Array | Initializer) -> Array | Initializer:
         owner = None if isinstance(array, Initializer) else self._owners.get(id(array))

@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 
 from hetero_core.kernels.windows import Windows
+from hetero_cpu.machine.arithmetic import Activation, emit_activations
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, name_fields
@@ -23,8 +24,8 @@ from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, emit_behind, load_operand, store_result
 from hetero_cpu.operators.images import find_overhang
 from hetero_cpu.operators.recipe import Array, Halo
-from hetero_cpu.operators.rows import choose_chunk_size
-from hetero_cpu.symbols.sizes import is_open, least, value_of
+from hetero_cpu.operators.rows import cut_lines
+from hetero_cpu.symbols.sizes import is_open
 
 PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "height", "width", "top", "left", "neutral",
@@ -68,23 +69,12 @@ class WindowTile:
     rows: int
     pixels: int
 
-    def list_positions(self, axis: int) -> tuple[int, ...]:
-        """Returns the rows (axis 0) or columns (1) that the tile reads, in order."""
-        count = (self.rows, self.pixels)[axis]
-        stride, dilation = self.shape.strides[axis], self.shape.dilations[axis]
-        positions = {output * stride + tap * dilation for output in range(count) for tap in range(self.shape.kernel[axis])}
-        return tuple(sorted(positions))
-
-    def list_uses(self, axis: int, position: int) -> tuple[tuple[int, int], ...]:
-        """Returns the pairs of (output, tap) that read a row or a column."""
-        count = (self.rows, self.pixels)[axis]
-        stride, dilation = self.shape.strides[axis], self.shape.dilations[axis]
-        return tuple(
-            (output, tap)
-            for output in range(count)
-            for tap in range(self.shape.kernel[axis])
-            if output * stride + tap * dilation == position
-        )
+    def list_uses(self, axis: int) -> dict[int, list[tuple[int, int]]]:
+        """Returns the rows (axis 0) or columns (1) that the tile reads, in order, each with the pairs of (output, tap) that read it."""
+        uses: dict[int, list[tuple[int, int]]] = {}
+        for output, tap in np.ndindex((self.rows, self.pixels)[axis], self.shape.kernel[axis]):
+            uses.setdefault(output * self.shape.strides[axis] + tap * self.shape.dilations[axis], []).append((output, tap))
+        return dict(sorted(uses.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +95,23 @@ class TileCode:
 
     def load(self, row: int, column: int) -> Floats:
         """Returns the vector of the row-th and column-th position that the tile reads."""
-        columns = len(self.tile.list_positions(1))
-        pixel = self.code.load_number(self.table, 8 * (row * columns + column))
+        pixel = self.code.load_number(self.table, 8 * (row * len(self.tile.list_uses(1)) + column))
         return load_operand(self.code, self.kind, pixel, self.channel, self.mask)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowBody:
-    """The computation of a window: `emit` returns outputs[row][pixel]; then a tensor is added if it `adds`; then comes `finish`.
+    """The computation of a window: `emit` returns outputs[row][pixel]; then a tensor is added if it `adds`; then come `activations`.
 
     `weight_vectors`: of a vector of channels. `counts`: whether the means' factors are wanted. `kind`: that of the image. `expression`:
     of the result behind all that.
     """
 
     name: str
-    weight_vectors: int
     emit: Callable[[TileCode], list[list[Floats]]]
-    adds: bool
-    finish: Callable[[Code, Floats], Floats]
+    weight_vectors: int = 0
+    adds: bool = False
+    activations: tuple[Activation, ...] = ()
     counts: bool = False
     kind: str = "v"
     expression: Expression = PLAIN_EXPRESSION
@@ -137,7 +126,7 @@ def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
 def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
     code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
     largest = WindowTile(shape, shape.rows, shape.pixels)
-    table = code.reserve(len(largest.list_positions(0)) * len(largest.list_positions(1)))
+    table = code.reserve(len(largest.list_uses(0)) * len(largest.list_uses(1)))
     with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
         image, group = line // p["groups"], line % p["groups"]
         y_row = group * shape.rows
@@ -181,9 +170,9 @@ def _fill_table(
     code: Code, tile: WindowTile, table: Number, p: Mapping[str, Number], x_row: Number, x_column: Number, x: Number
 ) -> None:
     """Writes the address of each pixel that a tile reads; (x_row, x_column) is the first pixel, at x, perhaps outside of the image."""
-    rows, columns = tile.list_positions(0), tile.list_positions(1)
+    rows, columns = (list(tile.list_uses(axis)) for axis in (0, 1))
 
-    def fill(*, clips: bool) -> None:
+    def fill(clips: bool) -> None:
         lines = [x + p["x_row"] * position for position in rows]
         for j, column in enumerate(columns):
             right = p["x_pixel"] * column
@@ -196,12 +185,12 @@ def _fill_table(
                     pixel = is_inside.choose(pixel, p["neutral"])
                 code.store_number(table, pixel, 8 * (i * len(columns) + j))
 
-    if not tile.shape.clips:
-        fill(clips=False)
-        return
-    is_above = (x_row >= 0) & (x_column >= 0)
-    is_inside = is_above & (x_row + rows[-1] < p["height"]) & (x_column + columns[-1] < p["width"])
-    code.emit_either(is_inside, lambda clips: fill(clips=clips), False, True)
+    if tile.shape.clips:
+        is_above = (x_row >= 0) & (x_column >= 0)
+        is_inside = is_above & (x_row + rows[-1] < p["height"]) & (x_column + columns[-1] < p["width"])
+        code.emit_either(is_inside, fill, False, True)
+    else:
+        fill(False)
 
 
 def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
@@ -211,10 +200,9 @@ def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
     factors: dict[tuple[int, int], Floats] = {}
     if body.counts:
         # The mean of a window: its elements are its rows times its columns.
-        for r in range(tile.rows):
-            for t in range(tile.pixels):
-                count = code.load_scalar(p["row_counts"], r * FLOAT_BYTES) * code.load_scalar(p["column_counts"], t * FLOAT_BYTES)
-                factors[r, t] = code.spread(1.0 / count)
+        for r, t in np.ndindex(tile.rows, tile.pixels):
+            count = code.load_scalar(p["row_counts"], r * FLOAT_BYTES) * code.load_scalar(p["column_counts"], t * FLOAT_BYTES)
+            factors[r, t] = code.spread(1.0 / count)
 
     def advance(channel: Number, mask: Mask | None) -> None:
         here, expression = weights.get(), body.expression
@@ -233,7 +221,7 @@ def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
                 if place_of_other is None:
                     result, other = result if other is None else result + other, None
                 place = p["y"] + p["y_row"] * r + p["y_pixel"] * t
-                value = emit_behind(code, expression, vectors, body.finish(code, result), other)
+                value = emit_behind(code, expression, vectors, emit_activations(code, body.activations, result), other)
                 store_result(code, expression, place, channel, value, mask)
         weights.set(here + body.weight_vectors * vector_bytes)
 
@@ -251,9 +239,6 @@ _OPEN_TILE = 2
 _MANY_REGISTERS = 16
 # Windows with more elements are left to the toolkit: each element takes an instruction or two for each output of a tile.
 _LARGE_WINDOW, _LARGEST_WINDOW = 49, 225
-# The least time of a chunk, and about that of an instruction; both in nanoseconds.
-_CHUNK_TIME, _INSTRUCTION_TIME = 4000.0, 0.25
-_CHUNKS_OF_WORKER = 16
 
 
 def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> WindowShape | None:
@@ -262,34 +247,21 @@ def plan_shape(windows: Windows, channels: int, width: int, *, zeros: Halo) -> W
     `zeros`: those around the image that windows may read instead of neutral elements.
     """
     taps = prod(windows.kernel)
-    if width == 0 or taps > _LARGEST_WINDOW:
+    if taps > _LARGEST_WINDOW:
         return None
     height, length = windows.outputs
     # Two rows of windows that lie apart read nothing together, and their code is three times as long.
     shares_rows = (windows.kernel[0] - 1) * windows.dilations[0] >= windows.strides[0]
     rows = 2 if width >= _MANY_REGISTERS and height > 1 and taps <= _LARGE_WINDOW and shares_rows else 1
-    pixels, has_short_tiles = _choose_pixels(length)
-    overhang = find_overhang(windows)
-    clips = not zeros.covers(overhang)
+    pixels, has_short_tiles = _OPEN_TILE, True
+    if not is_open(length):
+        tiles = -(-length // _LONGEST_TILE)
+        pixels = -(-length // tiles)
+        has_short_tiles = tiles * pixels != length
+    clips = not zeros.covers(find_overhang(windows))
     kernel, strides, dilations = ((first, second) for first, second in (windows.kernel, windows.strides, windows.dilations))
     short_rows = rows - 1 if is_open(height) else height % rows
     return WindowShape(kernel, strides, dilations, rows, short_rows, pixels, has_short_tiles, channels % width != 0, clips)
-
-
-def _choose_pixels(length: int) -> tuple[int, bool]:
-    """Returns how many pixels a tile has, and whether some tiles have a pixel less."""
-    if is_open(length):
-        return _OPEN_TILE, True
-    tiles = -(-length // _LONGEST_TILE)
-    pixels = -(-length // tiles)
-    return pixels, tiles * pixels != length
-
-
-def count_chunks(units: int, instructions: float, workers: int) -> int:
-    """Returns into how many chunks work of so many vector instructions is cut."""
-    chunk_target = max(1, int(value_of(instructions) * _INSTRUCTION_TIME / _CHUNK_TIME))
-    chunks: int = least(units, chunk_target, _CHUNKS_OF_WORKER * workers)
-    return chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +284,7 @@ class WindowCall:
         groups, tiles = -(-height // shape.rows), -(-length // shape.pixels)
         lines = batch * groups
         vectors = -(-channels // self.width)
-        instructions = batch * height * length * vectors * (prod(self.windows.kernel) + 4)
-        lines_of_chunk = choose_chunk_size(lines, count_chunks(lines, instructions, self.workers), self.workers)
+        lines_of_chunk = cut_lines(lines, batch * height * length * vectors * (prod(self.windows.kernel) + 4), self.workers)
         neutral = np.full(channels, self.neutral, x.dtype)
         third = y if added is None else added
         numbers = {

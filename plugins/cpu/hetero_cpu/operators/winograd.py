@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
@@ -112,46 +113,26 @@ class WinogradShape:
     activations: tuple[Activation, ...]
 
 
-def make_whole(shape: WinogradShape) -> Kernel:
-    """Returns the kernel with ranges of tiles as chunks, in working memory of the worker."""
-    return Kernel(f"winograd_whole_{name_fields(shape)}", partial(_emit_whole, shape=shape))
+def make_kernel(shape: WinogradShape, part: str) -> Kernel:
+    """Returns a kernel: the "whole" of ranges of tiles, in working memory of the worker; or the "input", which transforms ranges of tiles
+    into memory of all, and the "output", which has ranges of blocks as chunks."""
+    own = str(shape.size) if part == "input" else name_fields(shape)
+    return Kernel(f"winograd_{part}_{own}", partial(_emit, shape=shape, part=part))
 
 
-def make_input(shape: WinogradShape) -> Kernel:
-    """Returns the kernel that transforms ranges of tiles into memory of all."""
-    return Kernel(f"winograd_input_{shape.size}", partial(_emit_input, shape=shape))
-
-
-def make_output(shape: WinogradShape) -> Kernel:
-    """Returns the kernel with ranges of blocks as chunks, for all tiles."""
-    return Kernel(f"winograd_output_{name_fields(shape)}", partial(_emit_output, shape=shape))
-
-
-def _emit_whole(name: str, width: int, shape: WinogradShape) -> Code:
+def _emit(name: str, width: int, shape: WinogradShape, part: str) -> Code:
     code, p, chunk, worker = begin_kernel(name, width, PARAMETERS)
-    first = chunk * p["tiles_of_chunk"]
-    last = (first + p["tiles_of_chunk"]).at_most(p["tiles"])
-    moved = p["moved"] + worker * p["moved_worker"]
-    products = p["products"] + worker * p["products_worker"]
-    _emit_forth(code, p, shape, first, last, moved)
-    _emit_blocks(code, p, shape, (first, last), (code.number(0), p["blocks"]), moved, products)
-    return code.finish()
-
-
-def _emit_input(name: str, width: int, shape: WinogradShape) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
-    first = chunk * p["tiles_of_chunk"]
-    last = (first + p["tiles_of_chunk"]).at_most(p["tiles"])
-    _emit_forth(code, p, shape, first, last, p["moved"] + first * p["channels"] * FLOAT_BYTES)
-    return code.finish()
-
-
-def _emit_output(name: str, width: int, shape: WinogradShape) -> Code:
-    code, p, chunk, worker = begin_kernel(name, width, PARAMETERS)
-    first = chunk * p["blocks_of_chunk"]
-    last = (first + p["blocks_of_chunk"]).at_most(p["blocks"])
-    products = p["products"] + worker * p["products_worker"]
-    _emit_blocks(code, p, shape, (code.number(0), p["tiles"]), (first, last), p["moved"], products)
+    unit = "blocks" if part == "output" else "tiles"
+    first = chunk * p[f"{unit}_of_chunk"]
+    ranges = {key: (code.number(0), p[key]) for key in ("tiles", "blocks")}
+    ranges[unit] = first, (first + p[f"{unit}_of_chunk"]).at_most(p[unit])
+    moved = p["moved"]
+    if part != "output":
+        moved = moved + (worker * p["moved_worker"] if part == "whole" else first * p["channels"] * FLOAT_BYTES)
+        _emit_forth(code, p, shape, *ranges["tiles"], moved)
+    if part != "input":
+        products = p["products"] + worker * p["products_worker"]
+        _emit_blocks(code, p, shape, ranges["tiles"], ranges["blocks"], moved, products)
     return code.finish()
 
 
@@ -205,22 +186,12 @@ def _emit_blocks(
                 first, end = (p["long_tiles"], p["row_tiles"]) if is_short else (code.number(0), p["long_tiles"])
                 with code.loop(first, end) as number:
                     row = number * tile.pixels + (p["long_tiles"] if is_short else 0)
+                    # The next position, or the next block, is fetched ahead.
                     call_tile(
-                        code,
-                        tile,
-                        x=source + row * p["channels"] * FLOAT_BYTES,
-                        x_pixel=p["channels"] * FLOAT_BYTES,
-                        offsets=p["offsets"],
-                        taps=1,
-                        depth=p["channels"],
-                        w=w,
-                        # The next position, or the next block, follows.
-                        ahead=w + panel + number * share,
-                        bias=p["zeros"],
-                        y=target + row * (vectors * vector_bytes),
-                        y_pixel=vectors * vector_bytes,
-                        last=code.width,
-                    )
+                        code, tile, x=source + row * p["channels"] * FLOAT_BYTES, x_pixel=p["channels"] * FLOAT_BYTES, offsets=p["offsets"],
+                        taps=1, depth=p["channels"], w=w, ahead=w + panel + number * share, bias=p["zeros"],
+                        y=target + row * (vectors * vector_bytes), y_pixel=vectors * vector_bytes, last=code.width,
+                    )  # fmt: skip
         _emit_back(code, p, shape, tiles, block * block_bytes, vectors, products)
 
     code.visit_blocks(*blocks, p["blocks"], walk, has_other_last=shape.last_vectors != shape.vectors)
@@ -253,57 +224,50 @@ def _emit_back(
             columns.append(_combine(code, back, line))
         results = [_combine(code, back, [columns[j][i] for j in range(window)]) for i in range(size)]
 
-        def write(i: int, j: int) -> None:
-            result = results[i][j] + bias  # called inside the loop
-            if shape.adds:
-                result = result + code.load(added + p["added_row"] * i + p["added_pixel"] * j)
-            code.store(y + p["y_row"] * i + p["y_pixel"] * j, emit_activations(code, shape.activations, result))
+        def write(is_whole: bool) -> None:
+            for i, j in np.ndindex(size, size):
+                with nullcontext() if is_whole else code.when((row + i < p["height"]) & (column + j < p["width"])):
+                    result = results[i][j] + bias  # called inside the loop
+                    if shape.adds:
+                        result = result + code.load(added + p["added_row"] * i + p["added_pixel"] * j)
+                    code.store(y + p["y_row"] * i + p["y_pixel"] * j, emit_activations(code, shape.activations, result))
 
         is_inside = (row + size <= p["height"]) & (column + size <= p["width"])
-        with code.either(is_inside) as (whole, part):
-            with whole:
-                for i, j in np.ndindex(size, size):
-                    write(i, j)
-            with part:
-                for i, j in np.ndindex(size, size):
-                    with code.when((row + i < p["height"]) & (column + j < p["width"])):
-                        write(i, j)
+        code.emit_either(is_inside, write, True, False)
 
 
 def _combine(code: Code, matrix: Array, vectors: list[Floats]) -> list[Floats]:
     """Returns matrix @ vectors. Rows of opposite points share their even and their odd part."""
-    results: list[Floats | None] = [None] * len(matrix)
+    results: dict[int, Floats] = {}
+    signs = np.where(np.arange(matrix.shape[1]) % 2, -1.0, 1.0)
     for index, row in enumerate(matrix):
-        if results[index] is not None:
+        if index in results:
             continue
-        signs = np.array([1.0 if k % 2 == 0 else -1.0 for k in range(len(row))])
-        for sign in (1.0, -1.0):
-            partner = next((k for k in range(index + 1, len(matrix)) if np.array_equal(matrix[k], sign * signs * row)), None)
-            if partner is not None and results[partner] is None and np.any(row[::2]) and np.any(row[1::2]):
-                even = _sum(code, row[::2], vectors[::2])
-                odd = _sum(code, row[1::2], vectors[1::2])
-                results[index] = even + odd
-                results[partner] = even - odd if sign > 0 else odd - even
-                break
-        if results[index] is None:
+        opposites = [
+            (k, sign)
+            for sign in (1.0, -1.0)
+            for k in range(index + 1, len(matrix))
+            if np.array_equal(matrix[k], sign * signs * row)
+        ]
+        if opposites and row[::2].any() and row[1::2].any():
+            even, odd = (_sum(code, row[begin::2], vectors[begin::2]) for begin in (0, 1))
+            (partner, sign), *_ = opposites
+            results |= {index: even + odd, partner: even - odd if sign > 0 else odd - even}
+        else:
             results[index] = _sum(code, row, vectors)
-    return [result for result in results if result is not None]
+    return [results[index] for index in range(len(matrix))]
 
 
 def _sum(code: Code, coefficients: Array, vectors: list[Floats]) -> Floats:
     terms = [(float(c), v) for c, v in zip(coefficients, vectors, strict=True) if c]
-    terms.sort(key=lambda term: abs(term[0]) != 1)
-    total: Floats | None = None
-    for coefficient, vector in terms:
-        if total is None:
-            total = vector if coefficient == 1 else (-vector if coefficient == -1 else vector * coefficient)
-        elif coefficient == 1:
-            total = total + vector
-        elif coefficient == -1:
-            total = total - vector
+    (first, total), *others = sorted(terms, key=lambda term: abs(term[0]) != 1)
+    if first != 1:
+        total = -total if first == -1 else total * first
+    for coefficient, vector in others:
+        if abs(coefficient) == 1:
+            total = total + vector if coefficient > 0 else total - vector
         else:
             total = code.multiply_add(vector, code.constant(coefficient), total)
-    assert total is not None
     return total
 
 
@@ -326,27 +290,16 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
     rows, count, is_whole = _cut_tiles(tiles, most, workers)
     tiling = choose_tiling(rows, outputs, find_width())
     block = tiling.vectors * tiling.width
-    shape = WinogradShape(
-        size,
-        tiling.pixels,
-        tiling.has_short_tiles,
-        tiling.vectors,
-        tiling.last_vectors,
-        tiling.count_prefetches(tiling.tiles),
-        bool(epilogue.added),
-        epilogue.activations,
-    )
-    weight = convolution.pack_lazily(
-        ("winograd", size, tiling.vectors, tiling.width), partial(_pack, size=size, tiling=tiling.packing)
-    )
+    cut = (tiling.pixels, tiling.has_short_tiles, tiling.vectors, tiling.last_vectors, tiling.count_prefetches(tiling.tiles))
+    shape = WinogradShape(size, *cut, bool(epilogue.added), epilogue.activations)
+    purpose = ("winograd", size, tiling.vectors, tiling.width)
+    weight = convolution.pack_lazily(purpose, partial(_pack, size=size, tiling=tiling.packing))
     bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     zeros, offsets = pad_vector(None, 0, block), np.zeros(1, np.int64)
-    moved_position = (rows * channels + _LINE) * FLOAT_BYTES
-    products_position = (rows * block + _LINE) * 4
-    moved_bytes = positions * moved_position
-    products_bytes = positions * products_position
+    moved_position, products_position = ((rows * columns + _LINE) * FLOAT_BYTES for columns in (channels, block))
+    moved_bytes, products_bytes = positions * moved_position, positions * products_position
     staged_bytes = 0 if staging is None else staging.nbytes
-    kernels = (make_whole(shape),) if is_whole else (make_input(shape), make_output(shape))
+    kernels = tuple(make_kernel(shape, part) for part in (("whole",) if is_whole else ("input", "output")))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         planes = (convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:]))

@@ -174,9 +174,9 @@ class ExecutionPlan:
         """The machine code that the steps call."""
         listed = [kernel for step in self.steps if isinstance(step.work, Recipe) for kernel in step.work.kernels]
         if any(step.clears for step in self.steps):
-            from hetero_cpu.operators.images import make_clear  # LLVM
+            from hetero_cpu.operators.images import CLEAR  # LLVM
 
-            listed.append(make_clear())
+            listed.append(CLEAR)
         return tuple(dict.fromkeys(listed))
 
     @property

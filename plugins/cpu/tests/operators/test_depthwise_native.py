@@ -41,11 +41,11 @@ AFTER = ((), ("Relu",), ("Clip",), ("Add",), ("Add", "HardSwish"))
 def test_depthwise_convolution_equals_the_formula(
     native: NativeRun, monkeypatch: pytest.MonkeyPatch, place: dict[str, Any], after: tuple[str, ...], has_bias: bool
 ) -> None:
-    from hetero_cpu.operators import windows as window_plan
+    from hetero_cpu.operators import rows as row_plan
     from hetero_cpu.operators.depthwise import plan_depthwise
 
     # Every line is a chunk.
-    monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
+    monkeypatch.setattr(row_plan, "_CHUNK_TIME", 1e-3)
     geometry, channels, size = place["geometry"], place["channels"], place["size"]
     outputs = count_outputs(size, geometry)
     halo = Halo(*geometry[3]) if place["has_halo"] else Halo()

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu.machine.calls import NativeCall
-from hetero_cpu.operators.gather import plan_native_gather
 from hetero_cpu.operators.groups import Group
+from hetero_cpu.operators.indexing import plan_native_gather
 from hetero_cpu.operators.recipe import Site
 from hetero_cpu.operators.weights import PackedWeights
 from hypothesis import given, settings

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_cpu.operators.groups import Extra, Group
+from hetero_cpu.operators.groups import Group
 from hetero_cpu.operators.layout import TURN, plan_concat, plan_copy, plan_expand, plan_pieces, plan_reshape, plan_transpose
 from hetero_cpu.operators.recipe import Recipe, Site, Views
 from hetero_cpu.operators.weights import PackedWeights
@@ -150,13 +150,6 @@ def test_expand_equals_numpy(sizes: tuple[int, ...], width: int) -> None:
     node = Node("n", "Expand", ("x",), ("y",))
     y = run(plan_expand(make_site(node, x, (2, 3, 40))), x, np.empty((2, 3, 40), np.float32), width)
     np.testing.assert_array_equal(y, np.broadcast_to(x, (2, 3, 40)))
-
-
-def test_group_of_another_epilogue_is_refused() -> None:
-    node = Node("n", "Reshape", ("x",), ("t",))
-    site = make_site(node, draw_array(1, 6, 4), (3, 8))
-    group = Group(node, (Extra(Node("m", "Relu", ("t",), ("y",))),))
-    assert plan_reshape(Site(group, site.types, {}, site.prototypes, PackedWeights())) is None
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.operators import pooling
 from hetero_cpu.operators.groups import Group
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.steps import list_native_steps
@@ -24,6 +25,13 @@ from ..trial import WIDTHS, run_calls
 pytestmark = pytest.mark.skipif(not WIDTHS, reason="no kernels are made for this processor, or llvmlite is not installed")
 Array = np.ndarray[Any, Any]
 SETTINGS = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+@pytest.fixture(autouse=True)
+def planned_width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans reductions as on a processor with vectors of the width that a test asks for."""
+    if "width" in getattr(getattr(request.node, "callspec", None), "params", {}):
+        monkeypatch.setattr(pooling, "find_width", lambda: request.node.callspec.params["width"])
 
 
 def draw_array(seed: int, *shape: int) -> Array:

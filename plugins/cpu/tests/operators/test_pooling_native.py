@@ -56,10 +56,10 @@ def test_pooling_of_any_geometry_equals_the_formula(
     ceil: bool,
     counts_pads: bool,
 ) -> None:
-    from hetero_cpu.operators import windows as window_plan
+    from hetero_cpu.operators import rows as row_plan
     from hetero_cpu.operators.pooling import plan_pool
 
-    monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
+    monkeypatch.setattr(row_plan, "_CHUNK_TIME", 1e-3)
     geometry, channels, size = place["geometry"], place["channels"], place["size"]
     outputs = count_outputs(size, geometry, ceil=ceil)
     # Elements are negative, so that a zero of the halo would be a maximum.
@@ -129,9 +129,9 @@ def test_reduction_of_whole_images_equals_the_formula(
     native: NativeRun, monkeypatch: pytest.MonkeyPatch, operator: str, channels: int, size: tuple[int, int]
 ) -> None:
     from hetero_cpu.operators import pooling as steps_pooling
-    from hetero_cpu.operators import windows as window_plan
+    from hetero_cpu.operators import rows as row_plan
 
-    monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
+    monkeypatch.setattr(row_plan, "_CHUNK_TIME", 1e-3)
     x = draw_array(1, 2, channels, *size) + np.float32(0.5)
     images = {"x": Lay(before=3, after=2, halo=Halo(1, 2, 3, 1), gap=1).place(x)[1]}
     constants = {"axes": np.array([-1, 2])}
@@ -144,7 +144,7 @@ def test_reduction_of_whole_images_equals_the_formula(
     shape = (2, channels) if operator.startswith("Reduce") else (2, channels, 1, 1)
     site = native.make_site([node], images, constants, shape, halos={"x": Halo(1, 2, 3, 1)}, workers=64)
     is_max = operator.endswith(("MaxPool", "Max"))
-    recipe = steps_pooling.plan_pool(site) if operator == "AveragePool" else steps_pooling.plan_global_pool(site)
+    recipe = steps_pooling.plan_pool(site) if operator == "AveragePool" else steps_pooling.plan_reduction(site)
     assert recipe is not None
     y = np.full((2, channels + 4), np.nan, np.float32)
     laid = y[:, 1 : 1 + channels].reshape(shape) if operator.startswith("Reduce") else y[:, 1 : 1 + channels, None, None]
@@ -156,12 +156,3 @@ def test_reduction_of_whole_images_equals_the_formula(
     assert np.all(np.abs(y[:, 1 : 1 + channels] - expected) <= lost)
     assert np.isnan(y[:, [0, -3, -2, -1]]).all()
     assert chunks == 2 * -(-channels // (4 * native.width))
-
-
-def test_reduction_step_refuses_other_axes(native: NativeRun) -> None:
-    from hetero_cpu.operators.pooling import plan_global_pool
-
-    images = {"x": Lay().place(draw_array(1, 1, 4, 6, 6))[1]}
-    node = Node("mean", "ReduceMean", ("x", "axes"), ("y",), since_version=18)
-    for axes in ([1], [1, 2, 3], [2]):
-        assert plan_global_pool(native.make_site([node], images, {"axes": np.array(axes)}, (1, 1, 1, 1))) is None

@@ -35,10 +35,10 @@ def draw_array(seed: int, *shape: int) -> Any:
     y_lay=lays,
 )
 def test_shuffle_of_channels_equals_numpy(native: NativeRun, monkeypatch: pytest.MonkeyPatch, **drawn: Any) -> None:
-    from hetero_cpu.operators import windows as window_plan
-    from hetero_cpu.operators.shuffle import plan_shuffle
+    from hetero_cpu.operators import rows as row_plan
+    from hetero_cpu.operators.layout import plan_shuffle
 
-    monkeypatch.setattr(window_plan, "_CHUNK_TIME", 1e-3)
+    monkeypatch.setattr(row_plan, "_CHUNK_TIME", 1e-3)
     batch, groups, own, (height, width) = drawn["batch"], drawn["groups"], drawn["own"], drawn["size"]
     x = draw_array(1, batch, groups * own, height, width)
     expected = x.reshape(batch, groups, own, height, width).swapaxes(1, 2).reshape(x.shape)
@@ -56,7 +56,7 @@ def test_shuffle_of_channels_equals_numpy(native: NativeRun, monkeypatch: pytest
 
 
 def test_group_transpose_is_a_view_if_only_a_reshape_reads_it(native: NativeRun) -> None:
-    from hetero_cpu.operators.shuffle import plan_turned_groups
+    from hetero_cpu.operators.layout import plan_transpose
 
     pixels = Lay().place(draw_array(1, 1, 12, 3, 3))[1].reshape(1, 4, 3, 3, 3)
     plain = draw_array(1, 1, 4, 3, 3, 3)
@@ -69,7 +69,7 @@ def test_group_transpose_is_a_view_if_only_a_reshape_reads_it(native: NativeRun)
     ):
         node = Node("turn", "Transpose", ("x",), ("y",), since_version=13, attributes={"perm": perm})
         site = native.make_site([node], {"x": x}, {}, tuple(x.shape[axis] for axis in perm), readers=readers)
-        choice = plan_turned_groups(site)
+        choice = plan_transpose(site)
         assert isinstance(choice, Views) == is_view
         if isinstance(choice, Views):
             np.testing.assert_array_equal(choice.make[0](x), x.transpose(perm))
