@@ -1,18 +1,178 @@
 """The batch axis of every value of a network, from its inputs on; and the nodes that mix images, which cannot be batched.
 
 A value has the axis on which the images of a batch lie, None if it is the same for all of them, or SIZE if it is made from the
-size of the batch: it may be part of a shape, but not of the numbers. `rules` follows the axis through a node that reads images.
+size of the batch: it may be part of a shape, but not of the numbers. Behind a node that reads images, the sizes of the outputs are
+computed for two sizes of the batch: the axis that follows them is the batch axis. The operator's record of sizes names in `along` the
+axes on which it mixes places. Axes count from 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Any, NoReturn
 
-from hetero_batch.rules import SIZE, Axis, MixedImages, NodeView, find_output_axes, is_shape, refuse, shape_with_size_at, size_place
-from hetero_core.network.graph import Network
+from hetero_core.network.graph import Network, Node
+from hetero_core.network.operators import OPERATORS, REFUSALS, Operator, SizedNode, infer_sizes, is_unknown, open_size
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.transforms.reshaping import free_batch
+
+SIZE = "size"
+Axis = int | str | None
+"""An axis, SIZE for a value made from the size of the batch, "size@i" for a shape that has it at place i, None for a value that is the same
+for all images."""
+
+
+def shape_with_size_at(place: int) -> str:
+    """Returns the mark of a shape with the size of the batch at this place."""
+    return f"{SIZE}@{place}"
+
+
+def is_shape(axis: Axis) -> bool:
+    """Says whether a value is such a shape."""
+    return isinstance(axis, str) and axis != SIZE
+
+
+def size_place(axis: Axis) -> int:
+    """Returns the place of the size of the batch in such a shape."""
+    assert isinstance(axis, str), "only a shape has the size at a place"
+    return int(axis.partition("@")[2])
+
+
+class MixedImages(Exception):  # carries the reason out of a rule
+    """A node mixes images, or may mix them."""
+
+
+def refuse(reason: str) -> NoReturn:
+    """Raises MixedImages."""
+    raise MixedImages(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node with the shapes, constants and batch axes of its values."""
+
+    node: Node
+    network: Network
+    axes: Mapping[str, Axis]
+
+    def axis(self, index: int) -> Axis:
+        """Returns the batch axis of an input; None for an absent or constant input."""
+        return self.axes.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
+
+    def shape(self, index: int) -> tuple[Any, ...]:
+        """Returns the shape of an input. Raises: MixedImages if its rank is not known."""
+        value = self.node.inputs[index]
+        known = self.network.type_of(value)
+        if not isinstance(known, TensorType) or known.shape is None:
+            refuse(f"the rank of '{value}' is not known, so that its batch axis is not either")
+        return known.shape
+
+    def constant(self, index: int, attribute: str = "") -> list[int] | None:
+        """Returns the integers of an input that is a constant, or of an attribute; None if there is neither."""
+        if attribute and attribute in self.node.attributes:
+            value = self.node.attributes[attribute]
+            return [int(number) for number in value] if isinstance(value, tuple | list) else [int(value)]
+        name = self.node.inputs[index] if 0 <= index < len(self.node.inputs) else ""
+        if name in self.network.initializers:
+            return [int(number) for number in self.network.initializers[name].array.reshape(-1)]
+        return None
+
+    def with_batch(self, batch: int) -> SizedNode:
+        """Returns the node for a size of the batch. Raises: MixedImages if the rank of an input is not known."""
+        shapes: list[tuple[Any, ...] | None] = []
+        for index, name in enumerate(self.node.inputs):
+            axis = self.axis(index)
+            sizes: list[Any] = [size if isinstance(size, int) else open_size(size) for size in self.shape(index)] if name else []
+            if axis is None:
+                sizes = [_OTHER_SIZE if is_unknown(size) else size for size in sizes]
+            shapes.append(tuple(batch if place == axis else size for place, size in enumerate(sizes)) if name else None)
+        return SizedNode(self.node, shapes, self._read)
+
+    def _read(self, name: str) -> list[Any] | None:
+        constant = self.network.initializers.get(name)
+        return None if constant is None or prod(constant.shape) > _LARGEST_READ_CONSTANT else constant.array.reshape(-1).tolist()
+
+
+_BATCHES = (10007, 10009)
+"""Two sizes of the batch, primes that no model has."""
+_OTHER_SIZE = 20011
+"""The size of an open axis of a value without images: no size of the batch."""
+_LARGEST_READ_CONSTANT = 1024
+_ROWS = frozenset(
+    {
+        *("Binarizer", "Imputer", "LinearClassifier", "LinearRegressor", "Normalizer", "SVMClassifier", "SVMRegressor", "Scaler"),
+        *("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"),
+    }
+)
+"""Operators of ai.onnx.ml on (batch, features)."""
+
+
+def find_output_axes(view: NodeView) -> list[Axis]:
+    """Returns the batch axis of each output of a node that reads images. Raises: MixedImages."""
+    node = view.node
+    if node.domain == "ai.onnx.ml" and node.op_type in _ROWS:
+        if view.axis(0) != 0 or len(view.shape(0)) != 2:
+            refuse("its input is one image, not a batch of them")
+        return [0] * len(node.outputs)
+    operator = None if node.domain else OPERATORS.get(node.op_type)
+    if operator is None or operator.along is None or node.bodies:
+        refuse("it is not known to keep images apart")
+    views = [view.with_batch(batch) for batch in _BATCHES]
+    _require_apart(view, operator, views[0])
+    try:
+        axes = _follow_sizes(view, [infer_sizes(sized) for sized in views])
+    except REFUSALS:
+        if node.op_type not in ("Expand", "Reshape") or view.constant(1) is not None:
+            refuse("it sums or broadcasts over the batch axis, or has a value of its own for each image")
+        axes = [_follow_name(view)]
+    if node.op_type == "Reshape" and axes != [0]:
+        refuse("it moves the batch axis")
+    return axes
+
+
+def _require_apart(view: NodeView, operator: Operator, sized: SizedNode) -> None:
+    """Raises MixedImages if a node works along the batch axis of an input, or reads an input with images whole."""
+    assert operator.along is not None
+    try:
+        along = operator.along(sized)
+    except REFUSALS:
+        refuse("it works along axes that are not known")
+    for index, name in enumerate(view.node.inputs):
+        axis = view.axis(index)
+        if not isinstance(axis, int):
+            continue
+        if index >= len(along):
+            refuse(f"its input '{name}' has images, where it expects what is the same for all")
+        if axis in along[index]:
+            is_whole = len(along[index]) == len(view.shape(index))
+            refuse("it works along all axes" if is_whole else f"it works along axis {axis}, on which the images lie")
+
+
+def _follow_sizes(view: NodeView, sizes: Sequence[Sequence[tuple[Any, ...]]]) -> list[Axis]:
+    """Returns the axis of each output that has the size of the batch. Raises: MixedImages."""
+    axes: list[Axis] = []
+    for name, *shapes in zip(view.node.outputs, *sizes, strict=False):
+        pairs = enumerate(zip(*shapes, strict=True))
+        changed = [(axis, pair) for axis, pair in pairs if not any(map(is_unknown, pair)) and pair[0] != pair[1]]
+        if name and [pair for _, pair in changed] != [_BATCHES]:
+            refuse(f"its output '{name}' has no axis of its own for the images: it sums, cuts, joins or repeats them")
+        axes.append(changed[0][0] if name else None)
+    return axes
+
+
+def _follow_name(view: NodeView) -> int:
+    """Returns the only axis of the output with the name of the batch axis, if the sizes are not constant. Raises: MixedImages."""
+    before, axis, output_type = view.shape(0), view.axis(0), view.network.type_of(view.node.outputs[0])
+    name = before[axis] if isinstance(axis, int) else None
+    after = (output_type.shape if isinstance(output_type, TensorType) else None) or ()
+    if not isinstance(axis, int) or not isinstance(name, str) or after.count(name) != 1:
+        refuse("the shape that it makes is not known to keep the batch axis")
+    place = after.index(name)
+    if view.node.op_type == "Expand" and len(after) - place != len(before) - axis:
+        refuse("it repeats images")
+    return place
 
 
 @dataclass(frozen=True, slots=True)
