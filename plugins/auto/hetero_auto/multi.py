@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hetero_auto.executable import PoolExecutable
-from hetero_auto.loading import MemberSource, export_members, find_shared, import_members
+from hetero_auto.executable import MemberSource, PoolExecutable, export_members, find_shared, import_members
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children

@@ -30,8 +30,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hetero_auto.candidates import Candidates
-from hetero_auto.executable import PoolExecutable, StartedTicket
-from hetero_auto.loading import MemberSource
+from hetero_auto.executable import MemberSource, PoolExecutable, StartedTicket
 from hetero_auto.measuring import (
     Choice,
     Mix,
