@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hetero_hetero.placement.search import CostTable, Estimator, TransferCost, propose_placements, schedule_parts
+from hetero_hetero.placement.measured import CostTable, Estimator, TransferCost, propose_placements, schedule_parts
 
 GRAPHS = 60
 

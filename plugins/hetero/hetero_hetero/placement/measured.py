@@ -1,5 +1,10 @@
 """Placement by measurement: segments and transfers are timed, candidates proposed, the best of them timed whole in turns.
 
+Segments are timed on the values of a real run; a pause before each timing lets the threads of other engines fall asleep, which may spin
+for a while. All placements of a small table of costs are estimated. The search in a larger table begins with each device alone and with
+the fastest device of each segment, and improves these by moves of a segment or of a run of neighbours, judged by the schedule of the parts
+that HETERO would make of them.
+
 Every single device that takes the whole network is a candidate, and priority alone. The search ends early, with the best so far, when its
 seconds are over or it is interrupted. The last turns decide: the fastest of several is also the luckiest one, so the times by which it
 came to the front say too little.
@@ -8,20 +13,431 @@ came to the front say too little.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from math import prod
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
+import numpy as np
+
+from hetero_core import Core, ExecutableNetwork
+from hetero_core.composing.properties import computes_on_host
+from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import HeteroError
-from hetero_core.network.types import HOST, TensorType
+from hetero_core.network.graph import Network
+from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
 from hetero_hetero.affinity import SplitTask
-from hetero_hetero.parts import without_pins
-from hetero_hetero.placement.search import FREE, UNUSABLE, Estimator, Measurements, build_costs, propose_placements
-from hetero_hetero.placement.segments import cut_segments, sign_segment
-from hetero_hetero.placement.stopwatch import Stopwatch, TimedPlan
+from hetero_hetero.parts import cut_part, without_pins
+from hetero_hetero.placement.segments import Segment, cut_segments, sign_segment
+from hetero_hetero.schedule import find_lane
+from hetero_hetero.subgraphs import select_subgraphs
+
+UNUSABLE = float("inf")
+FREE = ""
+"""The device of a segment that none takes whole: priority decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCost:
+    """The cost of moving a value between the memories of two devices: seconds for each value, and for each byte."""
+
+    seconds: float
+    seconds_per_byte: float
+
+
+NO_COST = TransferCost(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Seconds of each segment on each device that takes it, and of moving values.
+
+    `devices` stand in order of priority. `seconds` has for each segment device -> seconds; a device that is not there does not take
+    the segment. `flows` are the values between segments: (maker, readers, bytes). `transfers` maps pairs of devices to the cost; a pair
+    that is not there shares a memory. `overhead` is the cost of a part besides its segments. `lanes` maps a device to its lane,
+    which runs a single part at a time; a device that is not there is its own lane. With `is_pipeline` requests overlap, and the
+    lane with the most to do counts.
+    """
+
+    devices: tuple[str, ...]
+    seconds: tuple[Mapping[str, float], ...]
+    flows: tuple[tuple[int, tuple[int, ...], int], ...]
+    transfers: Mapping[tuple[str, str], TransferCost] = field(default_factory=dict)
+    overhead: float = 0.0
+    lanes: Mapping[str, str] = field(default_factory=dict)
+    is_pipeline: bool = False
+
+
+class Estimator:
+    """Estimates placements of one table, each once."""
+
+    def __init__(self, costs: CostTable) -> None:
+        self.costs = costs
+        self.known: dict[tuple[str, ...], float] = {}
+        """The estimated seconds of each placement so far."""
+
+    @cached_property
+    def predecessors(self) -> list[tuple[int, ...]]:
+        """The segments that each segment reads."""
+        sources: list[dict[int, None]] = [{} for _ in self.costs.seconds]
+        for maker, readers, _ in self.costs.flows:
+            for reader in readers:
+                sources[reader][maker] = None
+        return [tuple(before) for before in sources]
+
+    def find_seconds(self, placement: Sequence[str]) -> float:
+        """Returns the makespan of a placement, a device for each segment, or the time of its fullest lane.
+
+        It is infinite if a device does not take its segment.
+        """
+        key = tuple(placement)
+        seconds = self.known.get(key)
+        if seconds is None:
+            seconds = self.known[key] = self._estimate(key)
+        return seconds
+
+    def _estimate(self, placement: tuple[str, ...]) -> float:
+        costs = self.costs
+        if any(device not in costs.seconds[index] for index, device in enumerate(placement)):
+            return UNUSABLE
+        if len(set(placement)) == 1:
+            return costs.overhead + sum(row[device] for row, device in zip(costs.seconds, placement, strict=True))
+        parts = select_subgraphs(self.predecessors, placement, costs.devices)
+        part_of_segment = {index: number for number, part in enumerate(parts) for index in part.nodes}
+        durations = [costs.overhead + sum(costs.seconds[index][placement[index]] for index in part.nodes) for part in parts]
+        before: list[set[int]] = [set() for _ in parts]
+        for maker, readers, nbytes in costs.flows:
+            source = part_of_segment[maker]
+            targets = {part_of_segment[reader] for reader in readers} - {source}
+            for target in targets:
+                before[target].add(source)
+            # A value is moved once, by the part that makes it, however many parts of a device read it there.
+            for device in dict.fromkeys(str(parts[target].device) for target in sorted(targets)):
+                move = costs.transfers.get((placement[maker], device))
+                durations[source] += 0.0 if move is None else move.seconds + move.seconds_per_byte * nbytes
+        lanes = [costs.lanes.get(str(part.device), str(part.device)) for part in parts]
+        if costs.is_pipeline:
+            return max(sum(time for time, own in zip(durations, lanes, strict=True) if own == lane) for lane in lanes)
+        return schedule_parts(durations, before, lanes)
+
+
+def schedule_parts(durations: Sequence[float], predecessors: Sequence[set[int]], lanes: Sequence[str]) -> float:
+    """Returns the end of the last part, if each lane runs a single part at a time, the first ready part, as in HETERO's
+    schedule."""
+    missing = [len(before) for before in predecessors]
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    running: list[tuple[float, int]] = []
+    now = 0.0
+    while ready or running:
+        busy = {lanes[index] for _, index in running}
+        for index in list(ready):
+            if lanes[index] not in busy:
+                ready.remove(index)
+                busy.add(lanes[index])
+                running.append((now + durations[index], index))
+        running.sort()
+        now, ended = running.pop(0)
+        for index, before in enumerate(predecessors):
+            if ended in before:
+                missing[index] -= 1
+                if missing[index] == 0:
+                    ready.append(index)
+        ready.sort()
+    return now
+
+
+_ENUMERATED = 1024
+"""The most placements of a table of which each is estimated."""
+_MOST_ESTIMATES = 4000
+
+
+def propose_placements(costs: CostTable, *, count: int) -> dict[tuple[str, ...], float]:
+    """Returns up to `count` placements with their estimated seconds of a run, the least first."""
+    estimator = Estimator(costs)
+    choices = [[device for device in costs.devices if device in row] for row in costs.seconds]
+    if prod(map(len, choices)) <= _ENUMERATED:
+        for placement in product(*choices):
+            estimator.find_seconds(placement)
+    else:
+        fastest = [min(row, key=row.__getitem__) for row in costs.seconds]
+        for start in (fastest, *([device if device in row else row[0] for row in choices] for device in costs.devices)):
+            _improve(estimator, choices, tuple(start))
+    return dict(sorted(estimator.known.items(), key=lambda entry: (entry[1], entry[0]))[:count])
+
+
+def _improve(estimator: Estimator, choices: Sequence[Sequence[str]], placement: tuple[str, ...]) -> None:
+    """Estimates placements on the way from this placement to one that no move improves further."""
+    seconds, estimates = estimator.find_seconds(placement), 0
+    moves = _list_moves(estimator, choices, placement)
+    while (moved := next(moves, None)) is not None and estimates < _MOST_ESTIMATES:
+        estimates += 1
+        after = estimator.find_seconds(moved)
+        if after < seconds:
+            seconds, moves = after, _list_moves(estimator, choices, moved)
+
+
+def _list_moves(estimator: Estimator, choices: Sequence[Sequence[str]], placement: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yields the placement with a segment, a segment and its producer, or a run of neighbours on another device."""
+    count = len(placement)
+    groups: list[Sequence[int]] = [(index,) for index in range(count)]
+    groups += [(source, index) for index in range(count) for source in estimator.predecessors[index]]
+    for length in (count, *(size for size in (16, 8, 4, 3, 2) if size < count)):
+        groups += [range(start, start + length) for start in range(count - length + 1)]
+    for group in groups:
+        for device in choices[group[0]]:
+            if all(device in choices[index] for index in group) and any(placement[index] != device for index in group):
+                yield tuple(device if index in group else own for index, own in enumerate(placement))
+
+
+_OVERHEAD = 5e-6
+"""Seconds of a part besides its run: what HETERO's executable takes for a stage."""
+_SCALES = (0.25, 1.25)
+"""The range of the time of a device for its segments as one network, against their sum; outside it a measurement was disturbed."""
+
+
+@dataclass
+class Measurements:
+    """Seconds by distinct segment and device, reasons of failures, seconds of whole networks, and memories apart from the host's.
+
+    `memories` maps a device to the name of its memory, and to the cost of a value on its way there and back.
+    """
+
+    seconds: dict[int, dict[str, float]] = field(default_factory=dict)
+    failures: dict[int, dict[str, str]] = field(default_factory=dict)
+    wholes: dict[str, float] = field(default_factory=dict)
+    memories: dict[str, tuple[str, TransferCost, TransferCost]] = field(default_factory=dict)
+
+    def list_transfers(self, devices: Sequence[str]) -> dict[tuple[str, str], TransferCost]:
+        """Returns the cost of a value between each two devices that share no memory."""
+        free = HOST, NO_COST, NO_COST
+        transfers = {}
+        for source in devices:
+            for target in devices:
+                first, _, back = self.memories.get(source, free)
+                second, there, _ = self.memories.get(target, free)
+                if first != second:
+                    transfers[source, target] = TransferCost(
+                        back.seconds + there.seconds, back.seconds_per_byte + there.seconds_per_byte
+                    )
+        return transfers
+
+
+def build_costs(
+    task: SplitTask,
+    segments: Sequence[Segment],
+    takers: Sequence[Sequence[str]],
+    twins: Sequence[int],
+    measurements: Measurements,
+    flows: Sequence[tuple[int, tuple[int, ...], int]],
+    *,
+    is_pipeline: bool,
+) -> CostTable:
+    """Returns the table of all segments; `is_pipeline` says that requests overlap.
+
+    The time of a whole run goes before the sum of its segments, as engines fuse across their borders: each device's segments are
+    scaled by the quotient. A segment that was not measured has its share of the whole, by its estimated work;
+    without a whole the device does not get the segment. A segment without a device is FREE, and counts nothing.
+    """
+    known = [
+        {device: seconds for device, seconds in measurements.seconds.get(twin, {}).items() if device in takers[index]}
+        for index, twin in enumerate(twins)
+    ]
+    work = sum(segment.work for segment in segments)
+    shares = {device: seconds / work for device, seconds in measurements.wholes.items()} if work else {}
+    measured: list[dict[str, float]] = []
+    for index, segment in enumerate(segments):
+        failed = measurements.failures.get(twins[index], {})
+        row = {**{device: share * segment.work for device, share in shares.items()}, **known[index]}
+        measured.append({device: row[device] for device in takers[index] if device in row and device not in failed})
+    scales = {device: _find_scale(device, measured, measurements.wholes) for device in task.configs}
+    lanes = {
+        # If requests overlap, the devices' work on the host's processors adds up: no device is idle while another works.
+        device: "processors" if is_pipeline and computes_on_host(task.core, device) else find_lane(task.core, device)
+        for device in task.configs
+    }
+    return CostTable(
+        (*task.configs, FREE),
+        tuple({device: seconds * scales[device] for device, seconds in row.items()} or {FREE: 0.0} for row in measured),
+        tuple(flows),
+        measurements.list_transfers(tuple(task.configs)),
+        _OVERHEAD,
+        lanes,
+        is_pipeline,
+    )
+
+
+def _find_scale(device: str, measured: Sequence[Mapping[str, float]], wholes: Mapping[str, float]) -> float:
+    seconds = sum(row.get(device, 0.0) for row in measured)
+    whole = wholes.get(device)
+    if whole is None or not seconds:
+        return 1.0
+    least, most = _SCALES
+    return min(max(whole / seconds, least), most)
+
+
+_LEAST_RUNS = 5
+_MOST_RUNS = 50
+_WAKE_SECONDS, _QUIET_SECONDS = 0.03, 0.02
+"""Seconds of untimed runs before a timing, in which threads wake up and caches fill, and of the pause before them."""
+_TRANSFER_BYTES = (4_096, 4_194_304)
+
+
+@dataclass(frozen=True)
+class TimedPart:
+    """The seconds of a run of a part, and for a memory apart from the host's the cost of a value on its way there and back."""
+
+    seconds: float
+    is_ready: bool
+    memory: str = HOST
+    there: TransferCost = NO_COST
+    back: TransferCost = NO_COST
+
+
+@dataclass(frozen=True)
+class TimedPlan:
+    """A loaded plan: the seconds of its first runs, and `time`, which returns the seconds of a run from a stretch of seconds."""
+
+    parts: int
+    seconds: float
+    is_ready: bool
+    time: Callable[[float], float]
+
+
+class Stopwatch:
+    """Times parts of a network. `values` are its inputs by name, and after `sample` the values between segments. A context manager."""
+
+    def __init__(self, core: Core, network: Network, values: Mapping[str, Any]) -> None:
+        self._core = core
+        self._network = network
+        self.values = dict(values)
+        self._opened = ExitStack()
+
+    def sample(self, device: str, config: Mapping[str, Any], pins: Mapping[str, str], names: Sequence[str]) -> None:
+        """Keeps the inner values of these names from a run of the whole network."""
+        known = self._network.names_of_outputs
+        inner = [ValueSpec(name, self._network.types[name]) for name in names if name not in known]
+        exposed = replace(self._network, outputs=(*self._network.outputs, *inner), affinity=dict(pins))
+        with closing(self._core.load_network(exposed, device, config)) as with_values:
+            outputs = with_values.infer({spec.name: self.values[spec.name] for spec in with_values.inputs})
+        self.values |= {name: outputs[name] for name in names}
+
+    def time_part(self, device: str, config: Mapping[str, Any], nodes: Sequence[str], seconds: float) -> TimedPart:
+        """Returns the time of a part on a device, called as HETERO calls a stage."""
+        with closing(self._core.load_network(cut_part(self._network, nodes), device, config)) as loaded:
+            run = _prepare_run(loaded, self.values)
+            warm_up(loaded, run, seconds)
+            part = TimedPart(median(_repeat(run, min(seconds, 0.1))), is_ready(loaded))
+            spec = next((spec for spec in (*loaded.outputs, *loaded.inputs) if spec.memory != HOST), None)
+            if spec is None:
+                return part
+            small, large = (_time_round_trip(loaded, spec, nbytes) for nbytes in _TRANSFER_BYTES)
+            slopes = [max((b - a) / (_TRANSFER_BYTES[1] - _TRANSFER_BYTES[0]), 0.0) for a, b in zip(small, large, strict=True)]
+            there, back = map(TransferCost, small, slopes)
+            return replace(part, memory=spec.memory, there=there, back=back)
+
+    def load_plan(
+        self, device: str, config: Mapping[str, Any], pins: Mapping[str, str], seconds: float, *, overlaps: bool
+    ) -> TimedPlan:
+        """Loads the network with pins and runs it until its devices have compiled their kernels. If it `overlaps`, as many requests
+        as the loaded network works on at once run together, and the time of a run is the time for each of them.
+        """
+        with ExitStack() as opened:
+            loaded = opened.enter_context(
+                closing(self._core.load_network(replace(self._network, affinity=dict(pins)), device, config))
+            )
+            run = _prepare_run(loaded, self.values)
+            warm_up(loaded, run, seconds)
+            time = Rounds(loaded, self.values).time if overlaps else lambda seconds: median(_repeat(run, seconds))
+            parts = len(loaded.get_metric("HETERO_PLAN").stages)
+
+            def time_awake(seconds: float) -> float:
+                sleep(_QUIET_SECONDS)
+                time(_WAKE_SECONDS)
+                return time(seconds)
+
+            plan = TimedPlan(parts, time(0.05), is_ready(loaded), time_awake)
+            self._opened.enter_context(opened.pop_all())
+        return plan
+
+    def __enter__(self) -> Stopwatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+
+def _prepare_run(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Callable[[], object]:
+    """Returns a call of the device's run with its inputs in its memory; it waits for a result in another memory than the host's."""
+    inputs = tuple(
+        values[spec.name] if spec.memory == HOST else loaded.from_host(values[spec.name], spec) for spec in loaded.inputs
+    )
+    context, outputs = loaded.open_context(loaded.create_state()), loaded.outputs
+    run = loaded.run_device
+    away = next((index for index, spec in enumerate(outputs) if spec.memory != HOST), None)
+    if away is None:
+        return lambda: run(inputs, context)
+    return lambda: loaded.to_host(run(inputs, context)[away])
+
+
+class Rounds:
+    """Rounds of requests on a loaded network: as many as it works on at once, each begun again when it has ended."""
+
+    def __init__(self, loaded: ExecutableNetwork, values: Mapping[str, Any]) -> None:
+        self._inputs = {spec.name: values[spec.name] for spec in loaded.inputs}
+        self._requests = [
+            loaded.create_infer_request() for _ in range(max(int(loaded.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1))
+        ]
+
+    def run(self, count: int) -> float:
+        """Returns the seconds for each of `count` runs of every request."""
+        began = perf_counter()
+        for _ in range(count):
+            for request in self._requests:
+                request.wait()
+                request.start_async(self._inputs)
+        for request in self._requests:
+            request.wait()
+        return (perf_counter() - began) / (count * len(self._requests))
+
+    def time(self, seconds: float) -> float:
+        """Returns the time of a run among runs that overlap, from a stretch of about `seconds`."""
+        alone = self.run(1)
+        return self.run(min(max(int(seconds / max(alone, 1e-9)), _LEAST_RUNS), _MOST_RUNS))
+
+
+def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
+    """Returns the times of runs that last for `seconds` in all; at least `_LEAST_RUNS` and at most `_MOST_RUNS`."""
+    times: list[float] = []
+    began = before = perf_counter()
+    while len(times) < _LEAST_RUNS or (before - began < seconds and len(times) < _MOST_RUNS):
+        run()
+        after = perf_counter()
+        times.append(after - before)
+        before = after
+    return times
+
+
+def _time_round_trip(loaded: ExecutableNetwork, spec: ValueSpec, nbytes: int) -> tuple[float, float]:
+    """Returns the seconds of bytes on their way into the memory of a device, seen there, and back."""
+    array = np.zeros(nbytes // 4, np.float32)
+    carrier = ValueSpec(spec.name, TensorType("float32", array.shape), spec.memory)
+    there, back = [], []
+    for _ in range(_LEAST_RUNS):
+        began = perf_counter()
+        moved = loaded.from_host(array, carrier)
+        between = perf_counter()
+        loaded.to_host(moved)
+        there.append(between - began)
+        back.append(perf_counter() - between)
+    return median(there), median(back)
+
 
 logger = logging.getLogger(__name__)
 
