@@ -75,6 +75,13 @@ def describe_properties(parts: Iterable[ExecutableNetwork]) -> dict[str, dict[st
     return properties
 
 
+def describe_parts(parts: Sequence[ExecutableNetwork]) -> dict[str, Any]:
+    """Returns the metrics that a composed network has from its parts."""
+    names = ("EXECUTION_DEVICES", "REFERENCE_NODES", "SLOW_NODES")
+    joined = {name: tuple(dict.fromkeys(entry for part in parts for entry in part.get_metric(name))) for name in names}
+    return {**joined, PROPERTIES_KEY: lambda: describe_properties(parts)}
+
+
 def _select_flat(core: Core, child: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the set values that a device knows; an inner HETERO has properties of other devices."""
     keys = core.config_keys(child)

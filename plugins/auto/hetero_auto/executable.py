@@ -14,7 +14,7 @@ from typing import Any
 
 from hetero_auto.pool import Member, MemberMemory, Pool, PoolTicket
 from hetero_core import Core, ExecutableNetwork
-from hetero_core.composing.properties import PROPERTIES_KEY, computes_on_host, describe_properties, share_processors
+from hetero_core.composing.properties import computes_on_host, describe_parts, share_processors
 from hetero_core.composing.runs import describe_part, run_child, start_child
 from hetero_core.contract import Done, Executable, Payload, QueryResult, RunContext
 from hetero_core.devices.names import ListedDevice
@@ -194,18 +194,10 @@ class PoolExecutable(Executable):
 
     def metrics(self) -> Mapping[str, Any]:
         """The devices that get requests now, and the number of requests that each device has run."""
-        members = self.pool.members
         return {
-            "EXECUTION_DEVICES": tuple(
-                dict.fromkeys(name for member in members for name in member.loaded.get_metric("EXECUTION_DEVICES"))
-            ),
+            **describe_parts([member.loaded for member in self.pool.members]),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pool.count_runs(),
             "REQUESTS_OF_DEVICES": dict(self.pool.served),
-            PROPERTIES_KEY: lambda: describe_properties(member.loaded for member in members),
-            **{
-                metric: tuple(dict.fromkeys(name for member in members for name in member.loaded.get_metric(metric)))
-                for metric in ("REFERENCE_NODES", "SLOW_NODES")
-            },
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:

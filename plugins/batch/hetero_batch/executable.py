@@ -18,7 +18,7 @@ import numpy as np
 
 from hetero_batch.axes import BatchAxes
 from hetero_core import ExecutableNetwork
-from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
+from hetero_core.composing.properties import describe_parts
 from hetero_core.composing.runs import start_child
 from hetero_core.contract import CancelToken, Done, Executable, RunContext
 from hetero_core.errors import ClosedError, InferenceError, RequestCancelledError
@@ -244,13 +244,10 @@ class BatchExecutable(Executable):
     def metrics(self) -> Mapping[str, Any]:
         """The child's devices, and the limit and the actual sizes of batches."""
         return {
-            "EXECUTION_DEVICES": self.child.get_metric("EXECUTION_DEVICES"),
+            **describe_parts([self.child]),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.size * self.slots,
             "OPTIMAL_BATCH_SIZE": self.size,
-            PROPERTIES_KEY: lambda: describe_properties([self.child]),
             "BATCHES_OF_SIZES": dict(sorted(self.gatherer.batches.items())),
-            "REFERENCE_NODES": self.child.get_metric("REFERENCE_NODES"),
-            "SLOW_NODES": self.child.get_metric("SLOW_NODES"),
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core import Core, DeviceTensor, ExecutableNetwork
-from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
+from hetero_core.composing.properties import describe_parts
 from hetero_core.composing.runs import fill_tensor, read_tensor
 from hetero_core.contract import Executable, RunContext
 from hetero_core.devices.threads import THREADS_KEY
@@ -125,14 +125,23 @@ def plan_route(
 ) -> Route:
     """Returns the route through stages in an order of execution; `constants` holds the outputs that are constants of the network."""
     slots = _Slots()
-    reading = [(stage, stage.inputs) for stage in stages]
-    first = tuple(slots.make(spec.name, _name_outer(spec, reading), None, _find_mover(spec, stages)) for spec in inputs)
+    first = tuple(
+        slots.make(
+            spec.name, HOST if holder is None else name_place(holder, spec), None, None if holder is None else holder.to_host
+        )
+        for spec in inputs
+        for holder in (_find_holder(spec, [(stage, stage.inputs) for stage in stages]),)
+    )
     fixed = tuple((slots.make(name, HOST, None, None), array) for name, array in constants.items())
     read, written = [], []
     for index, stage in enumerate(stages):
         read.append(tuple(slots.find(spec, name_place(stage, spec), stage.from_host) for spec in stage.inputs))
         written.append(tuple(slots.make(spec.name, name_place(stage, spec), index, stage.to_host) for spec in stage.outputs))
-    results = tuple(slots.find(spec, _name_outer(spec, [(stage, stage.outputs) for stage in stages]), None) for spec in outputs)
+    results = tuple(
+        slots.find(spec, HOST if holder is None else name_place(holder, spec), None)
+        for spec in outputs
+        for holder in (_find_holder(spec, [(stage, stage.outputs) for stage in stages]),)
+    )
     _name_ends(slots.transfers, [str(stage.device) for stage in stages], read, results)
     steps = tuple(
         StageRoute(
@@ -150,21 +159,10 @@ def plan_route(
     return Route(first, tuple(slots.transfers.get(None, ())), steps, results, fixed, tuple(readers))
 
 
-def _name_outer(spec: ValueSpec, sides: Sequence[tuple[ExecutableNetwork, Sequence[ValueSpec]]]) -> str:
-    """Returns the memory of an input or output of the whole, which is the host's or that of the stage that has it."""
-    if spec.memory == HOST:
-        return HOST
+def _find_holder(spec: ValueSpec, sides: Sequence[tuple[ExecutableNetwork, Sequence[ValueSpec]]]) -> ExecutableNetwork | None:
+    """Returns the stage in whose memory an input or output of the whole lies; None for the host's memory."""
     holders = (stage for stage, specs in sides if any((own.name, own.memory) == (spec.name, spec.memory) for own in specs))
-    return name_place(next(holders), spec)
-
-
-def _find_mover(spec: ValueSpec, stages: Sequence[ExecutableNetwork]) -> Copy | None:
-    """Returns the transfer that brings an input from a stage's memory to the host; None for an input in host memory."""
-    if spec.memory == HOST:
-        return None
-    return next(
-        stage.to_host for stage in stages if any(own.name == spec.name and own.memory == spec.memory for own in stage.inputs)
-    )
+    return None if spec.memory == HOST else next(holders)
 
 
 def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str, str]) -> dict[str, tuple[ExecutableNetwork, str]]:
@@ -201,26 +199,12 @@ def _name_ends(
         planned[:] = [replace(transfer, origin=origin, readers=tuple(readers[transfer.target])) for transfer in planned]
 
 
-class _Readers:
-    """Counts the readers of the slots of one run, and empties a slot after its last reader. Safe for threads."""
+def _count_readers(slots: list[Any], readers: Sequence[int]) -> Callable[[Sequence[int], Sequence[int]], None]:
+    """Returns a function that takes the slots which were read and written, and empties those without a further reader. Safe for threads."""
+    counts, lock = list(readers), threading.Lock()
 
-    __slots__ = ("_counts", "_lock", "_slots", "_steps")
-
-    def __init__(self, slots: list[Any], route: Route) -> None:
-        self._slots = slots
-        self._steps = route.steps
-        self._counts = list(route.readers)
-        self._lock = threading.Lock()
-        self._release([transfer.source for transfer in route.first_transfers], ())
-
-    def release(self, index: int) -> None:
-        """Empties the slots that a stage was the last to read, and slots of its outputs without a reader."""
-        step = self._steps[index]
-        self._release(step.reads, step.outputs)
-
-    def _release(self, reads: Sequence[int], writes: Sequence[int]) -> None:
-        counts, slots = self._counts, self._slots
-        with self._lock:
+    def release(reads: Sequence[int], writes: Sequence[int]) -> None:
+        with lock:
             for slot in reads:
                 counts[slot] -= 1
                 if counts[slot] == 0:
@@ -228,6 +212,8 @@ class _Readers:
             for slot in writes:
                 if counts[slot] == 0:
                     slots[slot] = None
+
+    return release
 
 
 class HeteroExecutable(Executable):
@@ -336,12 +322,13 @@ class HeteroExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position; ends early, with the outputs so far, if the request was cancelled."""
-        slots = self._fill_slots(inputs, context)
-        release = _Readers(slots, self._route).release
+        slots, route = self._fill_slots(inputs, context), self._route
+        release = _count_readers(slots, route.readers)
+        release([transfer.source for transfer in route.first_transfers], ())
 
         def run_stage(index: int) -> None:
             self._run_step(index, slots, context)
-            release(index)
+            release(route.steps[index].reads, route.steps[index].outputs)
 
         if self._schedule.is_parallel:
             Flow(self._schedule, run_stage, self._submit, context.token).run()
@@ -350,7 +337,7 @@ class HeteroExecutable(Executable):
                 if context.token.is_set:
                     break
                 run_stage(index)
-        values = [slots[slot] for slot in self._route.outputs]
+        values = [slots[slot] for slot in route.outputs]
         for position, tensor in (context.tensors or {}).items():
             values[position] = fill_tensor(tensor, values[position], context.profile, self.outputs[position].name, "HETERO")
         return tuple(values)
@@ -362,10 +349,30 @@ class HeteroExecutable(Executable):
         for slot, value in zip(route.inputs, inputs, strict=True):
             slots[slot] = value
         if context.tensors or DeviceTensor in map(type, inputs):
-            names = [spec.name for spec in self.inputs]
-            enter_tensors(slots, route, names, self.stages, context.tensors, context.profile)
+            self._enter_tensors(slots, context)
         _move(route.first_transfers, slots, context.profile)
         return slots
+
+    def _enter_tensors(self, slots: list[Any], context: RunContext) -> None:
+        """Puts the tensors of a run into its slots, which hold the inputs already."""
+        route = self._route
+        for slot, spec in zip(route.inputs, self.inputs, strict=True):
+            tensor = slots[slot]
+            if not isinstance(tensor, DeviceTensor):
+                continue
+            transfers = [transfer for transfer in route.first_transfers if transfer.source == slot]
+            for transfer in transfers:
+                if transfer.places[1] == tensor.place:
+                    slots[transfer.target] = tensor.array
+            readers = [stage for step, stage in zip(route.steps, self.stages, strict=True) if slot in step.inputs]
+            is_read_on_host = slot in route.outputs or not all(stage.takes_tensors for stage in readers)
+            if is_read_on_host or any(slots[transfer.target] is None for transfer in transfers):
+                slots[slot] = read_tensor(tensor, context.profile, spec.name, *(str(stage.device) for stage in readers))
+        for position, tensor in (context.tensors or {}).items():
+            slot = route.outputs[position]
+            # A value that a stage reads, too, has to be there for it.
+            if route.readers[slot] == 1 and slots[slot] is None:
+                slots[slot] = tensor
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
         """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them to the memories of their readers."""
@@ -410,19 +417,22 @@ class HeteroExecutable(Executable):
             "HETERO_BOUNDARY_TENSORS": len(inner),
             "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
             "HETERO_HELD_BYTES": lambda: count_held_bytes(self.stages),
-            PROPERTIES_KEY: lambda: describe_properties(self.stages),
-            **{
-                metric: tuple(name for stage in self.stages for name in stage.get_metric(metric))
-                for metric in ("REFERENCE_NODES", "SLOW_NODES")
-            },
-            "EXECUTION_DEVICES": tuple(
-                dict.fromkeys(name for stage in self.stages for name in stage.get_metric("EXECUTION_DEVICES"))
-            ),
+            **describe_parts(self.stages),
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
-        """The steps of every stage, and after each the copies into other memories."""
-        return list_steps(self.plan, self.stages, self._route)
+        """The steps in order of execution; a copy stands behind the stage that made the value, copies of inputs stand first.
+
+        A stage that reads a copy reads it under the name of the copy, "b@CPU".
+        """
+        copies: dict[int, str] = {}
+        steps = list(_list_copies(self._route.first_transfers, (), copies))
+        for placed, stage, step in zip(self.plan.stages, self.stages, self._route.steps, strict=True):
+            names = {spec.name: copies[slot] for spec, slot in zip(stage.all_inputs, step.inputs, strict=True) if slot in copies}
+            nodes = place_executed(stage.list_executed(placed.nodes), placed.device, placed.index)
+            steps += [replace(node, inputs=tuple(names.get(value, value) for value in node.inputs)) for node in nodes]
+            steps += _list_copies(step.transfers, (placed.index,), copies)
+        return tuple(steps)
 
     def close(self) -> None:
         """Closes every stage."""
@@ -441,51 +451,6 @@ def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | No
                 target.keep(value)
                 continue
         slots[transfer.target] = move_value(value, transfer.move, profile, transfer.value, transfer.origin, transfer.readers)
-
-
-def enter_tensors(
-    slots: list[Any],
-    route: Route,
-    names: Sequence[str],
-    stages: Sequence[ExecutableNetwork],
-    tensors: Mapping[int, DeviceTensor] | None,
-    profile: Profile | None,
-) -> None:
-    """Puts the tensors of a run into its slots, which hold the inputs of these names already; `tensors` are those for outputs."""
-    for slot, name in zip(route.inputs, names, strict=True):
-        tensor = slots[slot]
-        if not isinstance(tensor, DeviceTensor):
-            continue
-        transfers = [transfer for transfer in route.first_transfers if transfer.source == slot]
-        for transfer in transfers:
-            if transfer.places[1] == tensor.place:
-                slots[transfer.target] = tensor.array
-        readers = [stage for step, stage in zip(route.steps, stages, strict=True) if slot in step.inputs]
-        is_read_on_host = slot in route.outputs or not all(stage.takes_tensors for stage in readers)
-        if is_read_on_host or any(slots[transfer.target] is None for transfer in transfers):
-            slots[slot] = read_tensor(tensor, profile, name, *(str(stage.device) for stage in readers))
-    for position, tensor in (tensors or {}).items():
-        slot = route.outputs[position]
-        # A value that a stage reads, too, has to be there for it.
-        if route.readers[slot] == 1 and slots[slot] is None:
-            slots[slot] = tensor
-
-
-def list_steps(plan: Plan, stages: Sequence[ExecutableNetwork], route: Route) -> tuple[ExecutedNode, ...]:
-    """Returns the steps in order of execution; a copy stands behind the stage that made the value, copies of inputs stand first.
-
-    A stage that reads a copy reads it under the name of the copy, "b@CPU".
-    """
-    copies: dict[int, str] = {}
-    steps = list(_list_copies(route.first_transfers, (), copies))
-    for index, stage in enumerate(stages):
-        placed = plan.stages[index]
-        slots = zip(stage.all_inputs, route.steps[index].inputs, strict=True)
-        names = {spec.name: copies[slot] for spec, slot in slots if slot in copies}
-        nodes = place_executed(stage.list_executed(placed.nodes), placed.device, index)
-        steps += [replace(node, inputs=tuple(names.get(value, value) for value in node.inputs)) for node in nodes]
-        steps += _list_copies(route.steps[index].transfers, (index,), copies)
-    return tuple(steps)
 
 
 def _list_copies(transfers: Iterable[Transfer], path: tuple[int, ...], copies: dict[int, str]) -> Iterable[ExecutedNode]:
