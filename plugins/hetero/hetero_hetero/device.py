@@ -26,6 +26,7 @@ from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable, require_limits
 from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
 from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
+from hetero_hetero.moves import Assignment
 from hetero_hetero.payload import export_stages, import_stages, read_plan
 from hetero_hetero.placement.choice import (
     BUDGET_KEY,
@@ -39,6 +40,7 @@ from hetero_hetero.placement.choice import (
     PLACEMENTS,
     PLACING_KEYS,
     SIZES_KEY,
+    Decision,
     place_nodes,
 )
 from hetero_hetero.subgraphs import POLICIES
@@ -139,9 +141,7 @@ class HeteroDevice(Composer):
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """The device of each node, and the whole plan; there is no plan if all devices refuse a node."""
-        task, decision = place_nodes(self._describe_task(device, network, config), config)
-        assignment = begin_assignment(task)
-        complete_assignment(task, assignment)
+        task, assignment, decision = self._assign(device, network, config)
         plan = None if assignment.refused else build_plan(network, assignment, cut_stages(task, assignment), decision)
         if plan is not None and config[TRACE_KEY]:
             plan = replace(plan, selection=trace_assignment(task, assignment))
@@ -157,9 +157,7 @@ class HeteroDevice(Composer):
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Splits the network and loads each part on its device."""
-        task, decision = place_nodes(self._describe_task(device, network, config), config)
-        assignment = begin_assignment(task)
-        complete_assignment(task, assignment)
+        task, assignment, decision = self._assign(device, network, config)
         require_complete(task, assignment)
         if len(network.nodes) == 1 and str(device) in assignment.device_of_node.values():
             return self._load_branches(task, build_plan(network, assignment, cut_stages(task, assignment)))
@@ -218,7 +216,8 @@ class HeteroDevice(Composer):
             _write_drawing(executable.plan)
         return executable
 
-    def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> SplitTask:
+    def _assign(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[SplitTask, Assignment, Decision]:
+        """Returns the task, with the pins of its placement, the assignment of its nodes, and the reasons of the placement."""
         children = self.require_children(device)
         unavailable = find_unavailable(self._core, children) if config[FALLBACK_KEY] == "NEXT" else {}
         for child, reason in unavailable.items():
@@ -230,9 +229,11 @@ class HeteroDevice(Composer):
             raise
         own = self._select_own(device, config)
         network = resolve_roles(self._core, network, tuple(configs), config[ROLES_KEY])
-        return SplitTask(
-            self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY], config[UNITS_KEY], unavailable
-        )
+        rules = config[POLICY_KEY], config[SMALLEST_KEY], config[UNITS_KEY]
+        task, decision = place_nodes(SplitTask(self._core, network, str(device), own, configs, *rules, unavailable), config)
+        assignment = begin_assignment(task)
+        complete_assignment(task, assignment)
+        return task, assignment, decision
 
     def _select_own(self, device: DeviceName, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the configuration for HETERO itself, if it runs a part of the whole."""
