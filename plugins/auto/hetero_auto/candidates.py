@@ -86,16 +86,6 @@ def count_quantized(network: Network) -> int:
     return sum(prod(fixed_sizes(own.shape) or ()) for own in types if isinstance(own, TensorType) and own.dtype in _QUANTIZED)
 
 
-def lacks_precision(core: Core, name: str, precision: str) -> bool:
-    """Says whether a device computes in other precisions than this by its own account.
-
-    A device without named precisions, as a composite device, is assumed to compute in it.
-    """
-    capabilities = core.get_metric(name, "OPTIMIZATION_CAPABILITIES")
-    own = [capability for capability in capabilities if capability in {"INT8", *_PRECISIONS.values()}]
-    return bool(own) and precision not in own
-
-
 class ChildConfigs(Mapping[str, Mapping[str, Any]]):
     """The configuration of each device of a list, worked out when it is first read. Raises: as `configure_children`."""
 
@@ -150,7 +140,10 @@ class Candidates:
     def __iter__(self) -> Iterator[str]:
         lacking = []
         for name in filter(self.takes_all, self._configs):
-            if self._precision and lacks_precision(self._core, name, self._precision):
+            capabilities = self._core.get_metric(name, "OPTIMIZATION_CAPABILITIES") if self._precision else ()
+            own = {"INT8", *_PRECISIONS.values()}.intersection(capabilities)
+            # A device without named precisions, as a composite device, is assumed to compute in all.
+            if own and self._precision not in own:
                 lacking.append(name)
             else:
                 yield name

@@ -15,11 +15,10 @@ from typing import Any
 from hetero_auto.pool import Member, MemberMemory, Pool, PoolTicket
 from hetero_core import Core, ExecutableNetwork
 from hetero_core.composing.properties import computes_on_host, describe_parts, share_processors
-from hetero_core.composing.runs import describe_part, run_child, start_child
+from hetero_core.composing.runs import run_child, start_child
 from hetero_core.contract import Done, Executable, Payload, QueryResult, RunContext
 from hetero_core.devices.names import ListedDevice
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import RequestCancelledError
 from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
@@ -233,25 +232,11 @@ class _WaitingTicket(PoolTicket):
         self._granted = threading.Event()
         if self._refusal is not None:
             raise self._refusal
-        return _run_on_member(self)
-
-
-def _run_on_member(ticket: PoolTicket) -> tuple[Any, ...]:
-    member, context = ticket.member, ticket.context
-    assert member is not None, "a request runs on the member that it was granted"
-    if context.token.is_set:
-        raise RequestCancelledError("the request was cancelled before a device was free")
-    inner = describe_part(context, member.loaded, member.index, ticket.state.on(member))
-    outputs = run_child(member.loaded, ticket.inputs, inner)
-    _end_part(ticket, inner)
-    return outputs
-
-
-def _end_part(ticket: PoolTicket, inner: RunContext) -> None:
-    """Writes into the profile which device has run the request."""
-    if inner.profile is not None and ticket.member is not None:
-        loaded = ticket.member.loaded
-        inner.profile.end_part(tuple(spec.name for spec in loaded.inputs), tuple(spec.name for spec in loaded.outputs))
+        inner = self.open_run()
+        assert self.member is not None
+        outputs = run_child(self.member.loaded, self.inputs, inner)
+        self.end_run(inner)
+        return outputs
 
 
 class StartedTicket(PoolTicket):
@@ -266,19 +251,16 @@ class StartedTicket(PoolTicket):
 
     def begin(self) -> None:
         """Starts the run on the member."""
-        member, context = self.member, self.context
-        assert member is not None, "a request begins on the member that it was granted"
         try:
-            if context.token.is_set:
-                raise RequestCancelledError("the request was cancelled before a device was free")
-            inner = describe_part(context, member.loaded, member.index, self.state.on(member))
-            start_child(member.loaded, self.inputs, inner, lambda outputs, error: self._end(inner, outputs, error))
+            inner = self.open_run()
+            assert self.member is not None
+            start_child(self.member.loaded, self.inputs, inner, lambda outputs, error: self._end(inner, outputs, error))
         except BaseException as error:  # noqa: BLE001  # whoever holds the request is told
             self._end(None, None, error)
 
     def _end(self, inner: RunContext | None, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         if error is None and inner is not None:
-            _end_part(self, inner)
+            self.end_run(inner)
         if not self._leave(self, error):
             self._done(outputs, self.describe_failure() if error is not None and error in self.failed.values() else error)
 

@@ -248,16 +248,13 @@ def _wait_for_room(is_busy: Callable[[], bool]) -> None:
 
 def make_inputs(specs: Sequence[ValueSpec]) -> dict[str, Any]:
     """Returns inputs of ones with open sizes of 1, for a network that is measured before its first request."""
-    return {spec.name: _make_input(spec) for spec in specs}
-
-
-def _make_input(spec: ValueSpec) -> Any:
-    value_type = spec.type
-    if not isinstance(value_type, TensorType) or value_type.dtype is None:
-        return None
-    shape = tuple(size if isinstance(size, int) else 1 for size in value_type.shape or ())
-    dtype = numpy_dtype(value_type.dtype)
-    return np.full(shape, "", dtype) if dtype.kind == "O" else np.ones(shape, dtype)
+    inputs: dict[str, Any] = dict.fromkeys(spec.name for spec in specs)
+    for spec in specs:
+        if isinstance(spec.type, TensorType) and spec.type.dtype is not None:
+            shape = tuple(size if isinstance(size, int) else 1 for size in spec.type.shape or ())
+            dtype = numpy_dtype(spec.type.dtype)
+            inputs[spec.name] = np.full(shape, "", dtype) if dtype.kind == "O" else np.ones(shape, dtype)
+    return inputs
 
 
 _FORMAT = 3
