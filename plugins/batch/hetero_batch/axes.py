@@ -18,26 +18,17 @@ from hetero_core.network.operators import OPERATORS, REFUSALS, Operator, SizedNo
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.transforms.reshaping import free_batch
 
-SIZE = "size"
-Axis = int | str | None
-"""An axis, SIZE for a value made from the size of the batch, "size@i" for a shape that has it at place i, None for a value that is the same
-for all images."""
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Stands for a value made from the size of the batch; it is a shape that has the size at this place, if there is one."""
+
+    place: int | None = None
 
 
-def shape_with_size_at(place: int) -> str:
-    """Returns the mark of a shape with the size of the batch at this place."""
-    return f"{SIZE}@{place}"
-
-
-def is_shape(axis: Axis) -> bool:
-    """Says whether a value is such a shape."""
-    return isinstance(axis, str) and axis != SIZE
-
-
-def size_place(axis: Axis) -> int:
-    """Returns the place of the size of the batch in such a shape."""
-    assert isinstance(axis, str), "only a shape has the size at a place"
-    return int(axis.partition("@")[2])
+SIZE = Size()
+Axis = int | Size | None
+"""An axis, a value made from the size of the batch, None for a value that is the same for all images."""
 
 
 class MixedImages(Exception):  # carries the reason out of a rule
@@ -214,8 +205,8 @@ def _walk(network: Network, place: int) -> BatchAxes:
     outputs = [axes.get(spec.name) for spec in network.outputs]
     for spec, axis in zip(network.outputs, outputs, strict=True):
         maker = network.index_of_producer.get(spec.name)
-        if maker is not None and (isinstance(axis, str) or not isinstance(spec.type, TensorType)):
-            why = "the size of the batch" if isinstance(axis, str) else "no tensor"
+        if maker is not None and (isinstance(axis, Size) or not isinstance(spec.type, TensorType)):
+            why = "the size of the batch" if isinstance(axis, Size) else "no tensor"
             refused.setdefault(network.nodes[maker].name, f"its output '{spec.name}', which is one of the network's, is {why}")
     return BatchAxes(tuple(_plain(axes[spec.name]) for spec in network.inputs), tuple(_plain(axis) for axis in outputs), refused)
 
@@ -223,9 +214,10 @@ def _walk(network: Network, place: int) -> BatchAxes:
 def _find_output_axes(view: NodeView) -> list[Axis]:
     """Returns the batch axis of each output of a node. Raises: MixedImages."""
     node = view.node
-    if not node.domain and node.op_type in ("Gather", "Slice") and is_shape(view.axis(0)):
-        return [SIZE if _takes_size(view) else None]
-    axes = [SIZE if is_shape(axis) else axis for axis in map(view.axes.get, node.reads)]
+    first = view.axis(0)
+    if not node.domain and node.op_type in ("Gather", "Slice") and isinstance(first, Size) and first.place is not None:
+        return [SIZE if _takes_size(view, first.place) else None]
+    axes = [SIZE if isinstance(axis, Size) else axis for axis in map(view.axes.get, node.reads)]
     count = len(node.outputs)
     if all(axis is None for axis in axes):
         if node.bodies or node.op_type in _RANDOM:
@@ -249,10 +241,10 @@ def _describe_shape(view: NodeView) -> Axis:
         return SIZE
     start, end = (int(view.node.attributes.get(name, default)) for name, default in (("start", 0), ("end", rank)))
     start, end = (max(0, min(bound + rank if bound < 0 else bound, rank)) for bound in (start, end))
-    return shape_with_size_at(axis - start) if start <= axis < end else None
+    return Size(axis - start) if start <= axis < end else None
 
 
-def _takes_size(view: NodeView) -> bool:
+def _takes_size(view: NodeView, size_place: int) -> bool:
     """Says whether a Gather or Slice of a shape takes the size of the batch, as far as is known."""
     (length,) = view.shape(0)
     places = view.constant(1, "starts")
@@ -263,7 +255,7 @@ def _takes_size(view: NodeView) -> bool:
         if ends is None or len(places) != 1:
             return True
         places = list(range(length))[places[0] : ends[0] : steps[0]]
-    return size_place(view.axis(0)) in [place % length for place in places]
+    return size_place in [place % length for place in places]
 
 
 def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None:

@@ -11,6 +11,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -27,23 +29,23 @@ from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
 
 
+@dataclass(eq=False)
 class BatchTicket:
     """A waiting request, or a request of a running batch. `key` is the same for requests that fit into a batch."""
 
-    def __init__(self, inputs: tuple[Any, ...], context: RunContext, done: Done, *, rows: int, key: Hashable) -> None:
-        self.inputs = inputs
-        self.context = context
-        self.done = done
-        self.rows = rows
-        self.key = key
+    inputs: tuple[Any, ...]
+    context: RunContext
+    done: Done
+    rows: int
+    key: Hashable
 
 
+@dataclass
 class _Group:
-    """Compatible requests, and the time since which the first of them waits."""
+    """Compatible requests, and the time until which the first of them waits."""
 
-    def __init__(self, expires: float) -> None:
-        self.tickets: list[BatchTicket] = []
-        self.expires = expires
+    expires: float
+    tickets: list[BatchTicket] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -87,14 +89,9 @@ class Gatherer:
             if alone:
                 self._single.append(ticket)
             else:
-                self._gather(ticket)
+                group = self._groups.setdefault(ticket.key, _Group(monotonic() + self._seconds))
+                group.tickets.append(ticket)
         self._advance()
-
-    def _gather(self, ticket: BatchTicket) -> None:
-        group = self._groups.get(ticket.key)
-        if group is None:
-            group = self._groups[ticket.key] = _Group(monotonic() + self._seconds)
-        group.tickets.append(ticket)
 
     def close(self) -> None:
         """Takes no more requests; waiting requests end as cancelled."""
@@ -113,18 +110,13 @@ class Gatherer:
         self._here.is_beginning = True
         try:
             while (batch := self._take_batch()) is not None:
-                self._start(batch)
+                end = partial(self._end, batch)
+                try:
+                    self._begin(batch, end)
+                except BaseException as error:  # noqa: BLE001  # the holders of the requests get the error
+                    end(None, error)
         finally:
             self._here.is_beginning = False
-
-    def _start(self, batch: list[BatchTicket]) -> None:
-        def end(outputs: Any, error: BaseException | None) -> None:
-            self._end(batch, outputs, error)
-
-        try:
-            self._begin(batch, end)
-        except BaseException as error:  # noqa: BLE001  # the holders of the requests get the error
-            end(None, error)
 
     def _take_batch(self) -> list[BatchTicket] | None:
         with self._lock:
