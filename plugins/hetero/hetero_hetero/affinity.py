@@ -20,6 +20,7 @@ from hetero_core.contract import freeze_mapping
 from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import AffinityError, ConfigValueError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
+from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.topology import predecessors_of_nodes
 from hetero_hetero.branches import cut_branches, is_branching
 from hetero_hetero.moves import (
@@ -31,8 +32,23 @@ from hetero_hetero.moves import (
     propose_shape_moves,
     propose_unit_moves,
 )
-from hetero_hetero.parts import cut_part, without_pins
 from hetero_hetero.subgraphs import Selection, Subgraph, run_selection
+
+
+def cut_part(network: Network, names: Sequence[str]) -> Network:
+    """Returns the network of these nodes without pins: they are settled, and mean nothing to an inner HETERO.
+
+    Outputs of the network that no node makes are left out, even if the part has all nodes.
+
+    Raises: InvalidNetworkError if a value at a border has no known element type.
+    """
+    return without_pins(cut_subnetwork(network, names))
+
+
+def without_pins(network: Network) -> Network:
+    """Returns the network with no node pinned."""
+    return replace(network, affinity=freeze_mapping({})) if network.affinity else network
+
 
 ROLES_KEY = "HETERO_ROLES"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_core import Plan
-from hetero_core.composing.blobs import check_parts
+from hetero_core.composing.blobs import Loaded, check_parts
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, find_unavailable
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
@@ -24,7 +24,7 @@ from hetero_core.network.writer import pack_network, unpack_network
 from hetero_hetero.affinity import ROLES_KEY, SplitTask, begin_assignment, complete_assignment, resolve_roles, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable, require_limits
-from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
+from hetero_hetero.fallback import Substitutes, guard_stages
 from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
 from hetero_hetero.moves import Assignment
 from hetero_hetero.payload import export_stages, import_stages, read_plan

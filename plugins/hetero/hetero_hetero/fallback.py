@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from hetero_core import Core, ExecutableNetwork, Plan
+from hetero_core.composing.blobs import Loaded
 from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.composing.runs import run_child
 from hetero_core.contract import Array, Executable, RunContext, freeze_mapping
@@ -209,10 +210,6 @@ class GuardedExecutable(Executable):
         if loaded is not None:
             loaded.close()
         self._stage.close()
-
-
-Loaded = tuple[ExecutableNetwork, Network | None]
-"""A loaded stage with the network that it runs; None if it came from its device's own blob."""
 
 
 def guard_stages(plan: Plan, loaded: Sequence[Loaded], substitutes: Substitutes) -> list[Loaded]:

@@ -11,25 +11,20 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
+
 from hetero_core import Core
-from hetero_core.composing.blobs import (
-    add_prefix,
-    export_part,
-    import_part,
-    pack_index,
-    read_index,
-    select_steering,
-    take_prefix,
-)
+from hetero_core.composing.blobs import add_prefix, export_part, import_part, pack_index, read_index, select_steering, take_prefix
 from hetero_core.contract import Payload, freeze_mapping
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import BlobDamagedError
+from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Boundary, Conflict, HeldMemory, Plan, PlanStage
 from hetero_hetero.executable import HeteroExecutable
 from hetero_hetero.fallback import Substitutes, find_guard, guard_stages
-from hetero_hetero.parts import hold_constants
 from hetero_hetero.schedule import configure_stages
 
 _CONSTANTS = "constants"
@@ -41,7 +36,7 @@ def export_stages(executable: HeteroExecutable) -> Payload:
     sections: dict[str, Any] = {}
     stages = [export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())]
     if executable.constants:
-        sections |= add_prefix(_CONSTANTS, pack_network(hold_constants(executable.constants)))
+        sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
     if any(find_guard(stage) is not None for stage in executable.stages):
         # Another device needs the network of a part that only its device's own blob holds.
         for index, (_, part) in enumerate(executable.loaded_parts()):
@@ -49,6 +44,14 @@ def export_stages(executable: HeteroExecutable) -> Payload:
                 sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
     inputs, outputs = (tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs))
     return pack_index(inputs, outputs, {"stages": stages, "plan": _plan_to_json(executable.plan)}, sections)
+
+
+def _hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
+    """Returns a network without nodes that has these arrays as outputs, so that they are stored as weights are."""
+    initializers = {name: Initializer.of_array(array) for name, array in constants.items()}
+    outputs = tuple(ValueSpec(name, constant.type) for name, constant in initializers.items())
+    types = freeze_mapping((name, constant.type) for name, constant in initializers.items())
+    return Network("constants", (), outputs, (), freeze_mapping(initializers), types, freeze_mapping({"": 17}))
 
 
 def import_stages(

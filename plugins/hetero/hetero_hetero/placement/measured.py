@@ -31,8 +31,7 @@ from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import HeteroError
 from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
-from hetero_hetero.affinity import SplitTask
-from hetero_hetero.parts import cut_part, without_pins
+from hetero_hetero.affinity import SplitTask, cut_part, without_pins
 from hetero_hetero.placement.segments import cut_segments, sign_segment
 from hetero_hetero.schedule import find_lane
 from hetero_hetero.subgraphs import select_subgraphs
