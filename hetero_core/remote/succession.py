@@ -144,9 +144,7 @@ class Link(ABC):
                 limit = None
 
     def convert_end(self, request: object, message: str) -> HeteroError:
-        """Returns the error of a request after the end of its host, by cause: its deadline, a different request that hung, or a
-        crash.
-        """
+        """Returns the error of a request after the end of its host, by cause: its deadline, a different request that hung, or a crash."""
         if self._culprit is None:
             return DeviceCrashedError(message)
         return DeadlineExceededError(message) if self._culprit is request else HostReplacedError(message)

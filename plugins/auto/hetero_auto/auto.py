@@ -219,8 +219,7 @@ class AutoDevice(Composer):
         return executable
 
     def _find_candidates(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[Candidates, MemberSource]:
-        """Returns the devices that take the whole network, and the source of members. Raises: as `configure_children`, for a
-        list."""
+        """Returns the devices that take the whole network, and the source of members. Raises: as `configure_children`, for a list."""
         children = self.require_children(device)
         order = order_devices(self._core, device, children, network, config)
         configs = ChildConfigs(self._core, device, children, config, order)

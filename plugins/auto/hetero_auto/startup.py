@@ -213,10 +213,7 @@ class AutoExecutable(PoolExecutable):
 
     @staticmethod
     def load(source: MemberSource, candidates: Candidates, way: Way) -> AutoExecutable:
-        """Returns the executable, ready for its first request.
-
-        Raises: the error of the last device, if no device can load the network.
-        """
+        """Returns the executable, ready for its first request. Raises: the error of the last device, if no device can load the network."""
         loader = _Loader(source, candidates, way)
         falls_back = source.config[RUNTIME_KEY]
         pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), loader.replace_failed if falls_back else lambda _: None)

@@ -79,10 +79,7 @@ def divide_threads(
 
 
 def find_concurrent_stages(predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str]) -> frozenset[int]:
-    """Returns the stages that may run beside an independent stage of another lane.
-
-    Costs the square of their number in bits at most.
-    """
+    """Returns the stages that may run beside an independent stage of another lane. Costs the square of their number in bits at most."""
     mask_of_lane: dict[str, int] = {}
     ancestors: list[int] = []
     overlapping = 0

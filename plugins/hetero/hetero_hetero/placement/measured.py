@@ -116,8 +116,7 @@ class CostTable:
 
 
 def schedule_parts(durations: Sequence[float], predecessors: Sequence[set[int]], lanes: Sequence[str]) -> float:
-    """Returns the end of the last part, if each lane runs a single part at a time, the first ready part, as in HETERO's
-    schedule."""
+    """Returns the end of the last part, if each lane runs a single part at a time, the first ready part, as in HETERO's schedule."""
     missing = [len(before) for before in predecessors]
     ready = [index for index, count in enumerate(missing) if count == 0]
     running: list[tuple[float, int]] = []
@@ -256,8 +255,7 @@ def _race(racers: Sequence[Candidate], time: Callable[[Candidate, float, int], N
 
 
 def find_best(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Returns the fastest candidate until now, of a search that ended early; a mixed candidate only if it is faster beyond
-    doubt."""
+    """Returns the fastest candidate until now, of a search that ended early; a mixed candidate only if it is faster beyond doubt."""
     timed = [each for each in candidates if each.seconds < inf and not each.error and (each.times or each.is_basic)]
     if not timed:
         return None
