@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import socket
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from time import perf_counter
+from typing import Any
 
 from hetero_core import Core
 from hetero_core.contract import CancelToken
@@ -121,23 +124,19 @@ class Child:
     def _call(self, channel: Channel, request: int, text: bytes, files: tuple[int, ...]) -> None:
         operation, arguments = load_value(text)
         bulk = [take_block(file) for file in files]
+        result: Any = None
+        buffers: Sequence[Any] = ()
         if operation == "open_session":
             number, network = arguments
             self._sessions[number] = _Session(self._host.open_session(network))
-            channel.send(request, ANSWER, dump_value(None))
-            return
-        if operation == "close_sessions":
+        elif operation == "close_sessions":
             for number in arguments:
                 self._sessions.pop(number, None)
-            channel.send(request, ANSWER, dump_value(None))
-            return
-        result, buffers = self._host.answer(operation, arguments, bulk)
-        blocks = [open_block(buffer) for buffer in buffers]
-        try:
+        else:
+            result, buffers = self._host.answer(operation, arguments, bulk)
+        with ExitStack() as opened:
+            blocks = [opened.enter_context(open_block(buffer)) for buffer in buffers]
             channel.send(request, ANSWER, dump_value(result), [block.fileno() for block in blocks])
-        finally:
-            for block in blocks:
-                block.close()
 
     def _run(self, lane: _ServedLane, request: int, text: bytes, files: tuple[int, ...]) -> None:
         token = lane.begin(request)
@@ -156,14 +155,12 @@ class Child:
             device = session.session.network.device
             times = (*times, ("outputs", "transfer", str(device), perf_counter() - began, began, copied, str(device), ("host",)))
         timed = dump_value(times) if times else b""
-        answer = RUN_HEAD.pack(len(timed), copied) + timed + places
-        if file is None:
-            lane.channel.send(request, ANSWER, answer)
-            return
+        files = () if file is None else (file,)
         try:
-            lane.channel.send(request, ANSWER, answer, (file,))
+            lane.channel.send(request, ANSWER, RUN_HEAD.pack(len(timed), copied) + timed + places, files)
         finally:
-            os.close(file)
+            for each in files:
+                os.close(each)
 
     def _note(self, node: str) -> None:
         """Writes the name of the node that begins to the notes, which the parent reads after a crash."""
@@ -171,27 +168,17 @@ class Child:
         self._notes[: len(label) + 1] = label + b"\0"
 
 
-def _hang_on(lifeline: int) -> None:
-    """Lets the kernel end this process when the parent's end of a pipe closes."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def _limit_memory(nbytes: int) -> None:
-    if nbytes:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
-
-
 def main() -> None:
     """Serves a device; see the head of the file for the arguments."""
     end, lifeline, notes, memory = map(int, sys.argv[1:5])
     device = sys.argv[5]
-    _hang_on(lifeline)
+    # The kernel ends this process when the parent's end of the lifeline closes.
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     # The output of engines must not mix with the parent's.
     os.dup2(2, 1)
-    _limit_memory(memory)
+    if memory:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     control = socket.socket(fileno=end)
     # The parent limits how long an answer may take.
     with Core(device_timeout=None) as core:

@@ -15,7 +15,8 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 from weakref import WeakSet
@@ -54,15 +55,13 @@ _POLL = 50
 """Milliseconds between two checks whether the caller has given up."""
 
 
+@dataclass(eq=False, slots=True)
 class _Lane:
-    """A channel to a thread of the child, for sequential requests."""
+    """A channel to a thread of the child, for sequential requests; `requests` counts them."""
 
-    __slots__ = ("channel", "number", "requests")
-
-    def __init__(self, channel: Channel, number: int) -> None:
-        self.channel = channel
-        self.number = number
-        self.requests = 0
+    channel: Channel
+    number: int
+    requests: int = 0
 
 
 class ProcessLink(Link):
@@ -272,21 +271,12 @@ class ProcessCarrier(Succession[ProcessLink]):
         """
         link, end_of_wait = self.find_link(), find_end_of_wait()
         self._tell_forgotten(link)
-        blocks = [open_block(buffer) for buffer in bulk]
-        try:
-            answer = link.request(
-                CALL,
-                dump_value((operation, arguments)),
-                [block.fileno() for block in blocks],
-                what=f"answered '{operation}'",
-                token=token,
-                end_of_wait=end_of_wait,
-            )
-        finally:
-            for block in blocks:
-                block.close()
-        text, files = self.read_answer(answer)
-        return load_value(text), tuple(take_block(file) for file in files)
+        with ExitStack() as opened:
+            blocks = [opened.enter_context(open_block(buffer)) for buffer in bulk]
+            text, files = dump_value((operation, arguments)), [block.fileno() for block in blocks]
+            answer = link.request(CALL, text, files, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
+        text, received = self.read_answer(answer)
+        return load_value(text), tuple(take_block(file) for file in received)
 
     def read_answer(self, answer: Message) -> tuple[bytes, tuple[int, ...]]:
         """Returns the text of an answer, and its descriptors. Raises: the child's error."""
@@ -331,13 +321,8 @@ class ProcessSession:
         if profile is not None:
             profile.add_transfer("inputs", copied, perf_counter() - began, begin=began, source="host", targets=(profile.device,))
         try:
-            answer = self._link.request(
-                RUN,
-                self._heads[kind] + text,
-                shared if file is None else (file, *shared),
-                what="ran a network",
-                token=context.token,
-            )
+            sent = shared if file is None else (file, *shared)
+            answer = self._link.request(RUN, self._heads[kind] + text, sent, what="ran a network", token=context.token)
         finally:
             if file is not None:
                 os.close(file)
