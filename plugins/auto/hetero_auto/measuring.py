@@ -157,20 +157,18 @@ def _time_mix(member: Member, runs: Sequence[_Run], pool: Pool) -> list[float]:
     times = []
     for run in runs:
         with pool.hold(_HOLD_SECONDS) if run.seconds < _SPARE_SECONDS else nullcontext():
-            _wait_for_room(pool.is_busy)
+            deadline = perf_counter() + _SPARE_SECONDS
+            while pool.is_busy() and perf_counter() < deadline:
+                sleep(2e-4)
             if len(runs) > 1:
                 times.append(run.share_of_changes * _time(member, run.infer, 1))
             if run.share:
-                _settle(member, run)
+                latest = perf_counter() + _SETTLE_SECONDS
+                while run.seconds < _SETTLE_SECONDS and perf_counter() < latest:
+                    run.seconds = min(run.seconds, _time(member, run.infer, 1))
                 count = max(1, int(_SAMPLE_SECONDS / max(run.seconds, 1e-9)))
                 times.append(run.share * _time(member, run.infer, count))
     return times
-
-
-def _settle(member: Member, run: _Run) -> None:
-    latest = perf_counter() + _SETTLE_SECONDS
-    while run.seconds < _SETTLE_SECONDS and perf_counter() < latest:
-        run.seconds = min(run.seconds, _time(member, run.infer, 1))
 
 
 def _is_decided(samples: Collection[Sequence[float]], seconds: float) -> bool:
@@ -238,12 +236,6 @@ def _time(member: Member, run: Callable[[], object], count: int) -> float:
     finally:
         member.timed_since = None
     return (perf_counter() - began) / count
-
-
-def _wait_for_room(is_busy: Callable[[], bool]) -> None:
-    deadline = perf_counter() + _SPARE_SECONDS
-    while is_busy() and perf_counter() < deadline:
-        sleep(2e-4)
 
 
 def make_inputs(specs: Sequence[ValueSpec]) -> dict[str, Any]:

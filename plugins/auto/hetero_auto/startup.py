@@ -57,15 +57,12 @@ def may_repeat_network(network: Network) -> bool:
 
 def may_repeat_nodes(nodes: Iterable[Node]) -> bool:
     """Says whether nodes have no other effect than their results: none draws numbers or is an operator of the user."""
-    for node in nodes:
-        is_idle = node.op_type == "Dropout" and node.since_version >= 7 and len(node.inputs) < 3
-        if (
-            (node.op_type in RANDOM_OPERATORS and not is_idle)
-            or node.domain not in _DOMAINS
-            or not all(may_repeat_nodes(body.nodes) for body in node.bodies.values())
-        ):
-            return False
-    return True
+    return all(
+        (node.op_type not in RANDOM_OPERATORS or (node.op_type == "Dropout" and node.since_version >= 7 and len(node.inputs) < 3))
+        and node.domain in _DOMAINS
+        and all(may_repeat_nodes(body.nodes) for body in node.bodies.values())
+        for node in nodes
+    )
 
 
 def may_repeat_run(context: RunContext) -> bool:
