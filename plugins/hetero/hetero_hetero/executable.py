@@ -84,30 +84,63 @@ class Route:
     readers: tuple[int, ...]
 
 
-class _Slots:
-    """Numbers the places of values: (value, memory) -> slot; knows the memory and the stage of each value, and the function that
-    moves it."""
+def plan_route(
+    inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec], stages: Sequence[ExecutableNetwork], constants: Mapping[str, Any]
+) -> Route:
+    """Returns the route through stages in an order of execution; `constants` holds the outputs that are constants of the network."""
+    # A slot for each value in each memory that it has; of each value its first memory, its stage, and the function that moves it out.
+    slots: dict[tuple[str, str], int] = {}
+    homes: dict[str, tuple[str, int | None, Copy | None]] = {}
+    transfers: dict[int | None, list[Transfer]] = {}
+    readers_of_slot: dict[int, dict[str, None]] = {}
 
-    def __init__(self) -> None:
-        self.numbers: dict[tuple[str, str], int] = {}
-        self.home: dict[str, tuple[str, int | None, Copy | None]] = {}
-        self.transfers: dict[int | None, list[Transfer]] = {}
+    def make(value: str, memory: str, stage: int | None, to_host: Copy | None) -> int:
+        homes[value] = memory, stage, to_host
+        return slots.setdefault((value, memory), len(slots))
 
-    def make(self, value: str, memory: str, stage: int | None, to_host: Copy | None) -> int:
-        self.home[value] = (memory, stage, to_host)
-        return self.numbers.setdefault((value, memory), len(self.numbers))
-
-    def find(self, spec: ValueSpec, memory: str, from_host: Callable[[Any, ValueSpec], Any] | None) -> int:
-        """Returns the slot of a value in a memory; plans the transfer that fills a new slot."""
-        home, stage, to_host = self.home[spec.name]
-        slot = self.numbers.get((spec.name, memory))
+    def read(spec: ValueSpec, memory: str, reader: ExecutableNetwork | None) -> int:
+        home, maker, to_host = homes[spec.name]
+        slot = slots.get((spec.name, memory))
         if slot is None:
-            slot = self.numbers[spec.name, memory] = len(self.numbers)
-            move = _join_moves(spec, None if home == HOST else to_host, None if memory == HOST else from_host)
-            self.transfers.setdefault(stage, []).append(
-                Transfer(spec.name, self.numbers[spec.name, home], slot, move, (home, memory))
-            )
+            slot = slots[spec.name, memory] = len(slots)
+            from_host = None if memory == HOST or reader is None else reader.from_host
+            move = _join_moves(spec, None if home == HOST else to_host, from_host)
+            origin = HOST if maker is None else str(stages[maker].device)
+            transfers.setdefault(maker, []).append(Transfer(spec.name, slots[spec.name, home], slot, move, (home, memory), origin))
+        readers_of_slot.setdefault(slot, {})[HOST if reader is None else str(reader.device)] = None
         return slot
+
+    first = []
+    for spec in inputs:
+        holder = _find_holder(spec, [(stage, stage.inputs) for stage in stages])
+        place, to_host = (HOST, None) if holder is None else (name_place(holder, spec), holder.to_host)
+        first.append(make(spec.name, place, None, to_host))
+    fixed = tuple((make(name, HOST, None, None), array) for name, array in constants.items())
+    borders = []
+    for index, stage in enumerate(stages):
+        reads = tuple(read(spec, name_place(stage, spec), stage) for spec in stage.inputs)
+        borders.append((reads, tuple(make(spec.name, name_place(stage, spec), index, stage.to_host) for spec in stage.outputs)))
+    results = []
+    for spec in outputs:
+        holder = _find_holder(spec, [(stage, stage.outputs) for stage in stages])
+        results.append(read(spec, HOST if holder is None else name_place(holder, spec), None))
+    planned = {
+        maker: tuple(replace(transfer, readers=tuple(readers_of_slot[transfer.target])) for transfer in moved)
+        for maker, moved in transfers.items()
+    }
+    steps = tuple(
+        StageRoute(
+            *borders[index],
+            planned.get(index, ()),
+            tuple(sorted({maker for spec in stage.inputs if (maker := homes[spec.name][1]) is not None})),
+        )
+        for index, stage in enumerate(stages)
+    )
+    counts = Counter(results)
+    counts.update(slot for reads, _ in borders for slot in reads)
+    counts.update(transfer.source for moved in planned.values() for transfer in moved)
+    readers = tuple(counts[slot] for slot in range(len(slots)))
+    return Route(tuple(first), planned.get(None, ()), steps, tuple(results), fixed, readers)
 
 
 def _join_moves(spec: ValueSpec, to_host: Copy | None, from_host: Callable[[Any, ValueSpec], Any] | None) -> Copy:
@@ -118,45 +151,6 @@ def _join_moves(spec: ValueSpec, to_host: Copy | None, from_host: Callable[[Any,
     if to_host is None or from_host is None:
         raise PluginError(f"value '{spec.name}' moves from the host to the host; a device names a memory that it does not have")
     return lambda array: from_host(to_host(array), spec)
-
-
-def plan_route(
-    inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec], stages: Sequence[ExecutableNetwork], constants: Mapping[str, Any]
-) -> Route:
-    """Returns the route through stages in an order of execution; `constants` holds the outputs that are constants of the network."""
-    slots = _Slots()
-    first = tuple(
-        slots.make(
-            spec.name, HOST if holder is None else name_place(holder, spec), None, None if holder is None else holder.to_host
-        )
-        for spec in inputs
-        for holder in (_find_holder(spec, [(stage, stage.inputs) for stage in stages]),)
-    )
-    fixed = tuple((slots.make(name, HOST, None, None), array) for name, array in constants.items())
-    read, written = [], []
-    for index, stage in enumerate(stages):
-        read.append(tuple(slots.find(spec, name_place(stage, spec), stage.from_host) for spec in stage.inputs))
-        written.append(tuple(slots.make(spec.name, name_place(stage, spec), index, stage.to_host) for spec in stage.outputs))
-    results = tuple(
-        slots.find(spec, HOST if holder is None else name_place(holder, spec), None)
-        for spec in outputs
-        for holder in (_find_holder(spec, [(stage, stage.outputs) for stage in stages]),)
-    )
-    _name_ends(slots.transfers, [str(stage.device) for stage in stages], read, results)
-    steps = tuple(
-        StageRoute(
-            read[index],
-            written[index],
-            tuple(slots.transfers.get(index, ())),
-            tuple(sorted({maker for spec in stage.inputs if (maker := slots.home[spec.name][1]) is not None})),
-        )
-        for index, stage in enumerate(stages)
-    )
-    transfers = [transfer for planned in slots.transfers.values() for transfer in planned]
-    readers = [0] * len(slots.numbers)
-    for slot in (*results, *(slot for step in steps for slot in step.inputs), *(transfer.source for transfer in transfers)):
-        readers[slot] += 1
-    return Route(first, tuple(slots.transfers.get(None, ())), steps, results, fixed, tuple(readers))
 
 
 def _find_holder(spec: ValueSpec, sides: Sequence[tuple[ExecutableNetwork, Sequence[ValueSpec]]]) -> ExecutableNetwork | None:
@@ -184,19 +178,6 @@ def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str
         if memory is not None and readers and readers_of_output[output] == 1:
             homes[name] = readers[0]
     return homes
-
-
-def _name_ends(
-    transfers: dict[int | None, list[Transfer]], devices: Sequence[str], read: Sequence[tuple[int, ...]], results: tuple[int, ...]
-) -> None:
-    """Writes into each transfer the devices that make and read its value."""
-    readers: dict[int, dict[str, None]] = {}
-    for device, slots in [*zip(devices, read, strict=True), (HOST, results)]:
-        for slot in slots:
-            readers.setdefault(slot, {})[device] = None
-    for maker, planned in transfers.items():
-        origin = HOST if maker is None else devices[maker]
-        planned[:] = [replace(transfer, origin=origin, readers=tuple(readers[transfer.target])) for transfer in planned]
 
 
 def _count_readers(slots: list[Any], readers: Sequence[int]) -> Callable[[Sequence[int], Sequence[int]], None]:

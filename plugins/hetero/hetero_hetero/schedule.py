@@ -156,21 +156,26 @@ class Flow:
         while True:
             self._work()
             with self._changed:
+                # A cancel may come between two looks at the token: the list is looked at first.
+                if self._list_startable():
+                    continue
                 if self._is_over() and not self._busy:
                     break
-                if not self._is_over() and self._list_startable():
-                    continue
                 self._changed.wait()
         if self._error is not None:
             raise self._error
 
     def _work(self) -> None:
-        """Runs stages as long as one can start."""
+        """Runs stages as long as one can start: the first in order whose lane and threads are free."""
         while True:
             with self._changed:
-                index = self._take()
-            if index is None:
-                return
+                startable = self._list_startable()
+                if not startable:
+                    return
+                index = startable[0]
+                self._ready.remove(index)
+                self._busy.add(self._schedule.lanes[index])
+                self._free -= self._schedule.threads[index]
             error: BaseException | None = None
             try:
                 self._run_stage(index)
@@ -189,17 +194,6 @@ class Flow:
             except ClosedError:
                 return  # the caller's thread does it all
 
-    def _take(self) -> int | None:
-        """Returns the first stage in order whose lane and threads are free, and takes them."""
-        startable = [] if self._is_over() else self._list_startable()
-        if not startable:
-            return None
-        index = startable[0]
-        self._ready.remove(index)
-        self._busy.add(self._schedule.lanes[index])
-        self._free -= self._schedule.threads[index]
-        return index
-
     def _finish(self, index: int, error: BaseException | None) -> None:
         """Frees the lane, the threads and the stages behind."""
         self._busy.discard(self._schedule.lanes[index])
@@ -217,7 +211,7 @@ class Flow:
     def _list_startable(self) -> list[int]:
         """Returns the stages that could all start now, in order: each on a lane of its own, all of them within the budget."""
         lanes, free, startable = set(self._busy), self._free, []
-        for index in self._ready:
+        for index in () if self._is_over() else self._ready:
             lane, threads = self._schedule.lanes[index], self._schedule.threads[index]
             if lane not in lanes and threads <= free:
                 lanes.add(lane)
