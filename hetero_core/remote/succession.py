@@ -54,12 +54,11 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The facts that a host tells of its device once: keys, names of metrics, and whether it exports."""
+    """The facts that a host tells of its device once: keys, names of metrics, and its full name."""
 
     keys: Mapping[str, ConfigKey]
     metrics: tuple[str, ...]
     full_name: str
-    exports: bool
 
 
 def describe_remote(carrier: Succession[Any], where: str) -> Description:
@@ -78,7 +77,7 @@ def describe_remote(carrier: Succession[Any], where: str) -> Description:
         name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words), aliases=tuple(aliases))
         for name, (kind, default, doc, choices, runtime, least, words, aliases) in fields["keys"].items()
     }
-    return Description(keys, fields["metrics"], fields["full_name"], fields["exports"])
+    return Description(keys, fields["metrics"], fields["full_name"])
 
 
 GRACE = 1.0
