@@ -15,7 +15,7 @@ from typing import Any
 from hetero_auto.candidates import Candidates, ChildConfigs, find_precision, list_installed
 from hetero_auto.executable import MemberSource, export_members, import_members
 from hetero_auto.measuring import name_choice, read_choice
-from hetero_auto.multi import POLICY, PROPERTIES
+from hetero_auto.multi import POLICY, PRIORITIES_KEY, PROPERTIES
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable, Way, may_repeat_nodes
 from hetero_core import Core
@@ -91,7 +91,6 @@ def _import_function(policy: str, device: DeviceName) -> Choose:
     return function  # type: ignore[no-any-return]  # the user's
 
 
-PRIORITIES_KEY = "MULTI_DEVICE_PRIORITIES"
 STARTUP_KEY = "ENABLE_STARTUP_FALLBACK"
 HINTS = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT")
 """Keys of several devices that AUTO takes without a list, too, and hands to those that know them."""

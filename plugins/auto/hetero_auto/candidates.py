@@ -59,12 +59,6 @@ def _rank(core: Core, name: str) -> int | None:
     return _RANKS["processor" if core.get_metric(name, "DEVICE_ARCHITECTURE") == platform.machine() else "engine"]
 
 
-def holds_lock(core: Core, name: str) -> bool:
-    """Says whether a device holds the interpreter's lock while it computes; creates it only if its package does not tell."""
-    kind = core.find_kind(name)
-    return kind == "interpreter" if kind in _RANKS else bool(core.get_metric(name, "HOLDS_INTERPRETER_LOCK"))
-
-
 def find_precision(network: Network) -> str:
     """Returns the capability that the network asks for: INT8 if it is quantized, else the type of most of its constants."""
     if any(
@@ -184,8 +178,11 @@ class Candidates:
         return None
 
     def holds_lock(self, name: str) -> bool:
-        """Says whether a device holds the interpreter's lock while it computes, or cannot be used."""
+        """Says whether a device holds the interpreter's lock while it computes, or cannot be used; creates it only if its package does not
+        tell.
+        """
         try:
-            return holds_lock(self._core, name)
+            kind = self._core.find_kind(name)
+            return kind == "interpreter" if kind in _RANKS else bool(self._core.get_metric(name, "HOLDS_INTERPRETER_LOCK"))
         except DeviceUnavailableError:
             return True

@@ -73,7 +73,7 @@ class Gatherer:
         self._requests: weakref.WeakSet[object] = weakref.WeakSet()
         self._timer: threading.Timer | None = None
         self._is_closed = False
-        self._here = _BeginningFlag()
+        self._here = threading.local()
         self.batches: dict[int, int] = {}
 
     def know(self, request: object) -> None:
@@ -105,7 +105,7 @@ class Gatherer:
 
     def _advance(self) -> None:
         """Starts all batches that are ready. A run that ends during its start is left to the loop that started it."""
-        if self._here.is_beginning:
+        if getattr(self._here, "is_beginning", False):
             return
         self._here.is_beginning = True
         try:
@@ -174,12 +174,6 @@ class Gatherer:
             return
         for place, ticket in enumerate(batch):
             ticket.done(None if error is not None else tuple(values[place] for values in outputs), error)
-
-
-class _BeginningFlag(threading.local):
-    """A flag of each thread: true while it begins batches."""
-
-    is_beginning = False
 
 
 class _Request:

@@ -34,14 +34,10 @@ class FollowedCluster:
         self._device = device
         self._interval = interval
         self._others = others
-        self._devices: tuple[str, ...] = ()
+        self.devices: tuple[str, ...] = ()
+        """The devices that the network was given last."""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="hetero-RAY-cluster", daemon=True)
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The devices that the network was given last."""
-        return self._devices
 
     def __enter__(self) -> FollowedCluster:
         self.look()
@@ -59,14 +55,14 @@ class FollowedCluster:
         """
         nodes = tuple(str(DeviceName("RAY", node.name, self._device)) for node in list_nodes())
         devices = (*nodes, *self._others)
-        if devices == self._devices or not devices:
+        if devices == self.devices or not devices:
             return
         self._network.set_config({PRIORITIES: ",".join(devices)})
-        self._devices = devices
+        self.devices = devices
 
     def _follow(self) -> None:
         while not self._is_over.wait(self._interval):
             try:
                 self.look()
             except HeteroError as error:
-                logger.warning("network '%s' goes on with %s: %s", self._network.name, ",".join(self._devices), error)
+                logger.warning("network '%s' goes on with %s: %s", self._network.name, ",".join(self.devices), error)
