@@ -159,27 +159,6 @@ def _find_holder(spec: ValueSpec, sides: Sequence[tuple[ExecutableNetwork, Seque
     return None if spec.memory == HOST else next(holders)
 
 
-def find_homes(stages: Sequence[ExecutableNetwork], output_of_input: Mapping[str, str]) -> dict[str, tuple[ExecutableNetwork, str]]:
-    """Returns the inputs that a stage makes in a memory in which another stage reads them: the reading stage, and the memory.
-
-    An output that gives several inputs is left to the host.
-    """
-    memory_of_output = {spec.name: name_place(stage, spec) for stage in stages for spec in stage.outputs if spec.memory != HOST}
-    readers_of_output = Counter(output_of_input.values())
-    homes = {}
-    for name, output in output_of_input.items():
-        memory = memory_of_output.get(output)
-        readers = [
-            (stage, spec.memory)
-            for stage in stages
-            for spec in stage.inputs
-            if spec.name == name and name_place(stage, spec) == memory
-        ]
-        if memory is not None and readers and readers_of_output[output] == 1:
-            homes[name] = readers[0]
-    return homes
-
-
 def _count_readers(slots: list[Any], readers: Sequence[int]) -> Callable[[Sequence[int], Sequence[int]], None]:
     """Returns a function that takes the slots which were read and written, and empties those without a further reader. Safe for threads."""
     counts, lock = list(readers), threading.Lock()
@@ -257,15 +236,24 @@ class HeteroExecutable(Executable):
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, ExecutableNetwork]:
         """Leaves a state in the memory of a stage if the stage that makes it and the stage that reads it share that memory."""
-        homes = find_homes(self.stages, output_of_input)
-        memories = {name: memory for name, (_, memory) in homes.items()}
-        memories |= {output_of_input[name]: memory for name, (_, memory) in homes.items()}
+        # An output that gives several inputs is left to the host.
+        readers_of_output = Counter(output_of_input.values())
+        makers = {spec.name: name_place(stage, spec) for stage in self.stages for spec in stage.outputs if spec.memory != HOST}
+        memories: dict[str, str] = {}
+        homes: dict[str, ExecutableNetwork] = {}
+        for stage in self.stages:
+            for spec in stage.inputs:
+                output = output_of_input.get(spec.name, "")
+                is_near = output in makers and name_place(stage, spec) == makers[output] and readers_of_output[output] == 1
+                if is_near and spec.name not in homes:
+                    homes[spec.name] = stage
+                    memories |= {spec.name: spec.memory, output: spec.memory}
         self.inputs, self.outputs = (
             tuple(ValueSpec(spec.name, spec.type, memories.get(spec.name, spec.memory)) for spec in specs)
             for specs in (self.inputs, self.outputs)
         )
         self._plan_route()
-        return {name: stage for name, (stage, _) in homes.items()}
+        return homes
 
     def find_part(self, name: str) -> ExecutableNetwork | None:
         """Returns the first stage that reads an input, or makes an output, in a memory of its own or of a device in it."""

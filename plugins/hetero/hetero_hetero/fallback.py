@@ -71,13 +71,15 @@ class Substitutes:
         return self.core.load_network(part, composed, {**config, **shares})
 
 
+@dataclass(eq=False)
 class _State:
-    """The working memory of one request for a stage; that of the substitute is made when it is first needed."""
+    """The working memory of one request for a stage; that of the substitute is made when it is first needed. `first` is the first
+    working memory of a request with two.
+    """
 
-    def __init__(self, own: object, first: _State | None = None) -> None:
-        """`first` is the first working memory of a request with two."""
-        self.own, self.first = own, first
-        self.of_substitute: tuple[object, ...] = ()
+    own: object
+    first: _State | None = None
+    of_substitute: tuple[object, ...] = ()
 
 
 class GuardedExecutable(Executable):

@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,8 @@ DISTRIBUTION_KEY = "MODEL_DISTRIBUTION_POLICY"
 PIPELINE = "PIPELINE_PARALLEL"
 PLACING_KEYS = (PLACEMENT_KEY, BUDGET_KEY, INPUTS_KEY, OBJECTIVE_KEY, MEMORY_KEY, SIZES_KEY, DISTRIBUTION_KEY)
 """Keys of placement, which the splits that are measured and the branches of an If do not get."""
+PLACEMENTS = ("PRIORITY", "MEASURED", "MEASURED_ANEW")
+"""Values of HETERO_PLACEMENT; the first is the default."""
 OBJECTIVES = ("LATENCY", "THROUGHPUT")
 
 
@@ -62,14 +63,16 @@ def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, 
 
     Raises: ConfigValueError if it asks for both; DeviceMemoryError if the network does not fit.
     """
-    by_memory = config[MEMORY_KEY] is not None or config[DISTRIBUTION_KEY] == PIPELINE
-    if not task.network.nodes:
+    by_memory, placement = config[MEMORY_KEY] is not None or config[DISTRIBUTION_KEY] == PIPELINE, config[PLACEMENT_KEY]
+    if not task.network.nodes or (placement == PLACEMENTS[0] and not by_memory):
         return task, NO_DECISION
-    if by_memory and config[PLACEMENT_KEY] != PLACEMENTS[0]:
+    if placement == PLACEMENTS[0]:
+        return _place_by_memory(task, config)
+    if by_memory:
         raise ConfigValueError(
-            f"{PLACEMENT_KEY}={config[PLACEMENT_KEY]} places by time, {MEMORY_KEY} and {DISTRIBUTION_KEY} place by memory; leave one out"
+            f"{PLACEMENT_KEY}={placement} places by time, {MEMORY_KEY} and {DISTRIBUTION_KEY} place by memory; leave one out"
         )
-    return _POLICIES[_MEMORY if by_memory else config[PLACEMENT_KEY]](task, config)
+    return _place_as_measured(task, config, is_anew=placement == PLACEMENTS[2])
 
 
 def _place_by_memory(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, Decision]:
@@ -97,7 +100,7 @@ def _pin(task: SplitTask, pins: Mapping[str, str]) -> SplitTask:
     return replace(task, network=replace(task.network, affinity=freeze_mapping({**pins, **task.network.affinity})))
 
 
-def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: bool = False) -> tuple[SplitTask, Decision]:
+def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: bool) -> tuple[SplitTask, Decision]:
     """Places as an entry of the store says, or measures; stores the measurement if candidates were timed in turns."""
     from hetero_hetero.placement.measured import place_by_measurement
 
@@ -114,17 +117,6 @@ def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: b
     pins = {name: segment.device for segment in placement.segments if segment.device for name in segment.nodes}
     return _pin(task, pins), Decision(placement)
 
-
-_MEMORY = "memory"
-_POLICIES: Mapping[str, Callable[[SplitTask, Mapping[str, Any]], tuple[SplitTask, Decision]]] = {
-    "PRIORITY": lambda task, config: (task, NO_DECISION),
-    "MEASURED": _place_as_measured,
-    "MEASURED_ANEW": partial(_place_as_measured, is_anew=True),
-    _MEMORY: _place_by_memory,
-}
-"""The policies of placement: each returns the task with its nodes pinned, and the reasons."""
-PLACEMENTS = tuple(name for name in _POLICIES if name != _MEMORY)
-"""Values of HETERO_PLACEMENT; the first is the default."""
 
 _FORMAT = 3
 """The version of entries and of the way to choose a placement; an entry of another version is measured again."""
@@ -161,21 +153,17 @@ def _read_placement(name: str, task: SplitTask) -> Placement | None:
     if content is None:
         return None
     try:
-        placement = _placement_of_json(json.loads(content))
+        document: Any = json.loads(content)
+        segments = tuple(PlacedSegment(**{**row, "nodes": tuple(row["nodes"])}) for row in document["segments"])
+        candidates = tuple(PlacementCandidate(**{**row, "devices": tuple(row["devices"])}) for row in document["candidates"])
+        transfers = tuple((str(a), str(b), float(c), float(d)) for a, b, c, d in document["transfers"])
+        parts = {"segments": segments, "candidates": candidates, "transfers": transfers, "is_kept": True}
+        placement = Placement(**{**document, **parts})
     except (ValueError, TypeError, KeyError) as error:
         logger.warning("a kept placement cannot be read and is measured again: %s", error)
         return None
     names = {name for segment in placement.segments for name in segment.nodes}
     return placement if names == task.network.index_of_node.keys() else None
-
-
-def _placement_of_json(document: Any) -> Placement:
-    """Returns the placement of a document. Raises: TypeError, ValueError, KeyError."""
-    segments = tuple(PlacedSegment(**{**row, "nodes": tuple(row["nodes"])}) for row in document["segments"])
-    candidates = tuple(PlacementCandidate(**{**row, "devices": tuple(row["devices"])}) for row in document["candidates"])
-    transfers = tuple((str(a), str(b), float(c), float(d)) for a, b, c, d in document["transfers"])
-    placement = Placement(**{**document, "segments": segments, "candidates": candidates, "transfers": transfers})
-    return replace(placement, is_kept=True)
 
 
 def _find_inputs(network: Network, path: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -184,19 +172,17 @@ def _find_inputs(network: Network, path: str) -> dict[str, np.ndarray[Any, Any]]
 
     Raises: ConfigValueError for a file that cannot be read, and for an input that is not in it and cannot be drawn.
     """
-    arrays = _read(path) if path else {}
+    arrays = {}
+    try:
+        if path:
+            with np.load(Path(path), allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigValueError(f"configuration key {INPUTS_KEY}: cannot read arrays from '{path}': {error}") from error
     return {
         spec.name: _fit(arrays[spec.name], spec) if spec.name in arrays else _draw(spec, index)
         for index, spec in enumerate(network.inputs)
     }
-
-
-def _read(path: str) -> dict[str, np.ndarray[Any, Any]]:
-    try:
-        with np.load(Path(path), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigValueError(f"configuration key {INPUTS_KEY}: cannot read arrays from '{path}': {error}") from error
 
 
 def _fit(array: np.ndarray[Any, Any], spec: ValueSpec) -> np.ndarray[Any, Any]:
