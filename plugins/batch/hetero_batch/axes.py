@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.operators import OPERATORS, REFUSALS, Operator, SizedNode, infer_sizes, is_unknown, open_size
@@ -35,11 +35,6 @@ class MixedImages(Exception):  # carries the reason out of a rule
     """A node mixes images, or may mix them."""
 
 
-def refuse(reason: str) -> NoReturn:
-    """Raises MixedImages."""
-    raise MixedImages(reason)
-
-
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """A node with the shapes, constants and batch axes of its values."""
@@ -57,7 +52,7 @@ class NodeView:
         value = self.node.inputs[index]
         known = self.network.type_of(value)
         if not isinstance(known, TensorType) or known.shape is None:
-            refuse(f"the rank of '{value}' is not known, so that its batch axis is not either")
+            raise MixedImages(f"the rank of '{value}' is not known, so that its batch axis is not either")
         return known.shape
 
     def constant(self, index: int, attribute: str = "") -> list[int] | None:
@@ -105,21 +100,21 @@ def find_output_axes(view: NodeView) -> list[Axis]:
     node = view.node
     if node.domain == "ai.onnx.ml" and node.op_type in _ROWS:
         if view.axis(0) != 0 or len(view.shape(0)) != 2:
-            refuse("its input is one image, not a batch of them")
+            raise MixedImages("its input is one image, not a batch of them")
         return [0] * len(node.outputs)
     operator = None if node.domain else OPERATORS.get(node.op_type)
     if operator is None or operator.along is None or node.bodies:
-        refuse("it is not known to keep images apart")
+        raise MixedImages("it is not known to keep images apart")
     views = [view.with_batch(batch) for batch in _BATCHES]
     _require_apart(view, operator, views[0])
     try:
         axes = _follow_sizes(view, [infer_sizes(sized) for sized in views])
     except REFUSALS:
         if node.op_type not in ("Expand", "Reshape") or view.constant(1) is not None:
-            refuse("it sums or broadcasts over the batch axis, or has a value of its own for each image")
+            raise MixedImages("it sums or broadcasts over the batch axis, or has a value of its own for each image") from None
         axes = [_follow_name(view)]
     if node.op_type == "Reshape" and axes != [0]:
-        refuse("it moves the batch axis")
+        raise MixedImages("it moves the batch axis")
     return axes
 
 
@@ -129,16 +124,16 @@ def _require_apart(view: NodeView, operator: Operator, sized: SizedNode) -> None
     try:
         along = operator.along(sized)
     except REFUSALS:
-        refuse("it works along axes that are not known")
+        raise MixedImages("it works along axes that are not known") from None
     for index, name in enumerate(view.node.inputs):
         axis = view.axis(index)
         if not isinstance(axis, int):
             continue
         if index >= len(along):
-            refuse(f"its input '{name}' has images, where it expects what is the same for all")
+            raise MixedImages(f"its input '{name}' has images, where it expects what is the same for all")
         if axis in along[index]:
             is_whole = len(along[index]) == len(view.shape(index))
-            refuse("it works along all axes" if is_whole else f"it works along axis {axis}, on which the images lie")
+            raise MixedImages("it works along all axes" if is_whole else f"it works along axis {axis}, on which the images lie")
 
 
 def _follow_sizes(view: NodeView, sizes: Sequence[Sequence[tuple[Any, ...]]]) -> list[Axis]:
@@ -148,7 +143,7 @@ def _follow_sizes(view: NodeView, sizes: Sequence[Sequence[tuple[Any, ...]]]) ->
         pairs = enumerate(zip(*shapes, strict=True))
         changed = [(axis, pair) for axis, pair in pairs if not any(map(is_unknown, pair)) and pair[0] != pair[1]]
         if name and [pair for _, pair in changed] != [_BATCHES]:
-            refuse(f"its output '{name}' has no axis of its own for the images: it sums, cuts, joins or repeats them")
+            raise MixedImages(f"its output '{name}' has no axis of its own for the images: it sums, cuts, joins or repeats them")
         axes.append(changed[0][0] if name else None)
     return axes
 
@@ -159,10 +154,10 @@ def _follow_name(view: NodeView) -> int:
     name = before[axis] if isinstance(axis, int) else None
     after = (output_type.shape if isinstance(output_type, TensorType) else None) or ()
     if not isinstance(axis, int) or not isinstance(name, str) or after.count(name) != 1:
-        refuse("the shape that it makes is not known to keep the batch axis")
+        raise MixedImages("the shape that it makes is not known to keep the batch axis")
     place = after.index(name)
     if view.node.op_type == "Expand" and len(after) - place != len(before) - axis:
-        refuse("it repeats images")
+        raise MixedImages("it repeats images")
     return place
 
 
@@ -200,7 +195,8 @@ def _walk(network: Network, place: int) -> BatchAxes:
             output_axes = _find_output_axes(NodeView(node, network, axes))
         except MixedImages as reason:
             refused[node.name] = str(reason)
-            output_axes = [_first_axis(network, value) for value in node.outputs]
+            types = map(network.type_of, node.outputs)
+            output_axes = [0 if isinstance(known, TensorType) and known.shape else None for known in types]
         axes.update((value, axis) for value, axis in zip(node.outputs, output_axes, strict=True) if value)
     outputs = [axes.get(spec.name) for spec in network.outputs]
     for spec, axis in zip(network.outputs, outputs, strict=True):
@@ -221,16 +217,16 @@ def _find_output_axes(view: NodeView) -> list[Axis]:
     count = len(node.outputs)
     if all(axis is None for axis in axes):
         if node.bodies or node.op_type in _RANDOM:
-            refuse("it draws numbers or has a body, and is not known to keep images apart")
+            raise MixedImages("it draws numbers or has a body, and is not known to keep images apart")
         return [None] * count
     if node.op_type in ("Shape", "Size") and not node.domain:
         return [_describe_shape(view)]
     if SIZE in axes and all(axis in (None, SIZE) for axis in axes):
         if (node.op_type in ("Reshape", "Expand", "ConstantOfShape", "Range") and view.axis(0) is None) or node.bodies:
-            refuse("it makes a tensor of the size of the batch from what is the same for all images")
+            raise MixedImages("it makes a tensor of the size of the batch from what is the same for all images")
         return [SIZE] * count
     if SIZE in axes and node.op_type not in ("Reshape", "Expand"):
-        refuse("it computes with the size of the batch")
+        raise MixedImages("it computes with the size of the batch")
     return find_output_axes(view)
 
 
@@ -274,11 +270,6 @@ def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None
     if isinstance(first[place], str):
         return spec.shape.index(first[place]) if first[place] in spec.shape else None
     return place if len(spec.shape) > place and spec.shape[place] == first[place] else None
-
-
-def _first_axis(network: Network, value: str) -> Axis:
-    value_type = network.type_of(value)
-    return 0 if isinstance(value_type, TensorType) and value_type.shape else None
 
 
 def _plain(axis: Axis) -> int | None:
