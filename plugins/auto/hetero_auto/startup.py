@@ -212,11 +212,9 @@ class AutoExecutable(PoolExecutable):
     def load(source: MemberSource, candidates: Candidates, way: Way) -> AutoExecutable:
         """Returns the executable, ready for its first request. Raises: the error of the last device, if no device can load the network."""
         loader = _Loader(source, candidates, way)
-        falls_back = source.config[RUNTIME_KEY]
-        pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), loader.replace_failed if falls_back else lambda _: None)
-        loader.pool = pool
+        pool = loader.pool
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
-        loader.requests = executable.requests
+        executable.requests = loader.requests
         if source.config[HINT_KEY] == CUMULATIVE:
             pool.set_members(list(loader.load_each(candidates)))
             return executable
@@ -346,11 +344,12 @@ class AutoExecutable(PoolExecutable):
 class _Loader:
     """Loads members of a network and chooses among them; a load that failed is not tried again."""
 
-    pool: Pool
-    requests: Requests
     executor: Executor | None = None
 
     def __init__(self, source: MemberSource, candidates: Candidates, way: Way) -> None:
+        replace_failed = self.replace_failed if source.config[RUNTIME_KEY] else lambda _: None
+        self.pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), replace_failed)
+        self.requests = Requests()
         self.races: set[_Race] = set()
         self._source = source
         self._candidates = candidates
