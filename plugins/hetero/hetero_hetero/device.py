@@ -15,7 +15,7 @@ from hetero_core.composing.blobs import Loaded, check_parts
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, find_unavailable
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
-from hetero_core.devices.threads import AUTO, STREAMS_KEY, THREADS_KEY
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
@@ -28,21 +28,7 @@ from hetero_hetero.fallback import Substitutes, guard_stages
 from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
 from hetero_hetero.moves import Assignment
 from hetero_hetero.payload import export_stages, import_stages, read_plan
-from hetero_hetero.placement.choice import (
-    BUDGET_KEY,
-    DISTRIBUTION_KEY,
-    INPUTS_KEY,
-    MEMORY_KEY,
-    OBJECTIVE_KEY,
-    OBJECTIVES,
-    PIPELINE,
-    PLACEMENT_KEY,
-    PLACEMENTS,
-    PLACING_KEYS,
-    SIZES_KEY,
-    Decision,
-    place_nodes,
-)
+from hetero_hetero.placement.choice import MEMORY_KEY, PLACEMENT_KEY, PLACEMENTS, PLACING_KEYS, Decision, place_nodes
 from hetero_hetero.subgraphs import POLICIES
 
 logger = logging.getLogger(__name__)
@@ -90,35 +76,7 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
             "Whether a load or an import writes its plan to hetero_subgraphs_<network>.dot in the working folder.",
             runtime=True,
         ),
-        PLACEMENT_KEY: ConfigKey(
-            str,
-            PLACEMENTS[0],
-            "Which device runs a node that several take: the first in the list, or the one with which the whole was measured fastest; "
-            "MEASURED uses an earlier measurement where one is kept.",
-            choices=PLACEMENTS,
-        ),
-        BUDGET_KEY: ConfigKey(float, 30.0, "The seconds that MEASURED may measure, where no earlier measurement is kept.", least=0),
-        OBJECTIVE_KEY: ConfigKey(
-            str,
-            OBJECTIVES[0],
-            "Whether MEASURED seeks the least time of one run, or the least time for each of several requests that overlap.",
-            choices=OBJECTIVES,
-            added_later=True,
-        ),
-        INPUTS_KEY: ConfigKey(str, "", "An .npz file with the inputs for the runs of MEASURED; empty: they are drawn."),
-        MEMORY_KEY: ConfigKey(
-            dict,
-            None,
-            'What devices may hold, {"GPU.0": "8GB"}, or AUTO for what they have free; the network is cut into a pipeline of parts '
-            "that fit.",
-            words=(AUTO,),
-        ),
-        SIZES_KEY: ConfigKey(
-            dict, None, f'The largest sizes of open inputs, {{"past": 2048}}, for the estimate of {MEMORY_KEY}.', added_later=True
-        ),
-        DISTRIBUTION_KEY: ConfigKey(
-            str, "", f"{PIPELINE} balances the bytes of the network over all devices of the list.", choices=("", PIPELINE)
-        ),
+        **PLACING_KEYS,
         ROLES_KEY: ConfigKey(
             dict,
             None,

@@ -49,7 +49,7 @@ class Transfer:
     target: int
     move: Copy
     places: tuple[str, str]
-    origin: str = HOST
+    origin: str
     readers: tuple[str, ...] = ()
 
 
@@ -214,7 +214,6 @@ class HeteroExecutable(Executable):
             # Besides the thread that a run is on, which works, too.
             helpers = streams * (min(len(set(lanes)), threads) - 1)
             self._submit = core.create_executor(f"HETERO:{','.join(dict.fromkeys(lanes))}", workers=helpers).submit
-        self._names = [(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs)) for stage in stages]
         # Outputs that stay in the memory of a device are not arrays of the host.
         self._checks = [
             OutputCheck(
@@ -358,7 +357,7 @@ class HeteroExecutable(Executable):
                 return  # the result of a cancelled stage is dropped
             self._keep_outputs(index, results, slots, inner)
             if profile is not None:
-                profile.end_part(*self._names[index])
+                profile.end_part(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs))
             _move(step.transfers, slots, profile)
             if step.transfers and inner.limits is not None:
                 # A copy in another memory belongs to the run, as any value; inputs of the caller count nothing.

@@ -62,20 +62,19 @@ def find_predecessors(borders: Sequence[StageBorder]) -> tuple[tuple[int, ...], 
 def divide_threads(
     threads: int, predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str], own_threads: Sequence[int | None]
 ) -> tuple[int, ...]:
-    """Returns the number of threads of each stage, 1 or more; `given` are the numbers that are fixed already."""
+    """Returns the number of threads of each stage, 1 or more; `own_threads` are the numbers that are fixed already."""
     beside = find_concurrent_stages(predecessors, lanes)
     fixed: dict[str, int] = {}
-    for index in sorted(beside):
+    for index in beside:
         own = own_threads[index]
         if own is not None:
             fixed[lanes[index]] = max(own, fixed.get(lanes[index], 0))
     free_lanes = {lanes[index] for index in beside} - fixed.keys()
     share = max(1, (threads - sum(fixed.values())) // max(1, len(free_lanes)))
-    shares = []
-    for index, lane in enumerate(lanes):
-        own = own_threads[index]
-        shares.append(own if own is not None else fixed.get(lane, share) if index in beside else threads)
-    return tuple(shares)
+    return tuple(
+        own if own is not None else fixed.get(lane, share) if index in beside else threads
+        for index, (lane, own) in enumerate(zip(lanes, own_threads, strict=True))
+    )
 
 
 def find_concurrent_stages(predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str]) -> frozenset[int]:

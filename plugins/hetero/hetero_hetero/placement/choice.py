@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from hetero_core.blobs.store import STORE, name_entry
-from hetero_core.contract import freeze_mapping
+from hetero_core.contract import ConfigKey, freeze_mapping
 from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, count_processors
 from hetero_core.devices.provenance import find_core_version
-from hetero_core.devices.threads import STREAMS_KEY
+from hetero_core.devices.threads import AUTO, STREAMS_KEY
 from hetero_core.dtypes import FLOAT_DTYPES, bits_of_dtype, numpy_dtype
 from hetero_core.errors import ConfigValueError
 from hetero_core.network.graph import Network
@@ -40,11 +40,42 @@ MEMORY_KEY = "HETERO_MEMORY"
 SIZES_KEY = "HETERO_MEMORY_SIZES"
 DISTRIBUTION_KEY = "MODEL_DISTRIBUTION_POLICY"
 PIPELINE = "PIPELINE_PARALLEL"
-PLACING_KEYS = (PLACEMENT_KEY, BUDGET_KEY, INPUTS_KEY, OBJECTIVE_KEY, MEMORY_KEY, SIZES_KEY, DISTRIBUTION_KEY)
-"""Keys of placement, which the splits that are measured and the branches of an If do not get."""
 PLACEMENTS = ("PRIORITY", "MEASURED", "MEASURED_ANEW")
 """Values of HETERO_PLACEMENT; the first is the default."""
 OBJECTIVES = ("LATENCY", "THROUGHPUT")
+
+PLACING_KEYS: Mapping[str, ConfigKey] = {
+    PLACEMENT_KEY: ConfigKey(
+        str,
+        PLACEMENTS[0],
+        "Which device runs a node that several take: the first in the list, or the one with which the whole was measured fastest; "
+        "MEASURED uses an earlier measurement where one is kept.",
+        choices=PLACEMENTS,
+    ),
+    BUDGET_KEY: ConfigKey(float, 30.0, "The seconds that MEASURED may measure, where no earlier measurement is kept.", least=0),
+    OBJECTIVE_KEY: ConfigKey(
+        str,
+        OBJECTIVES[0],
+        "Whether MEASURED seeks the least time of one run, or the least time for each of several requests that overlap.",
+        choices=OBJECTIVES,
+        added_later=True,
+    ),
+    INPUTS_KEY: ConfigKey(str, "", "An .npz file with the inputs for the runs of MEASURED; empty: they are drawn."),
+    MEMORY_KEY: ConfigKey(
+        dict,
+        None,
+        'What devices may hold, {"GPU.0": "8GB"}, or AUTO for what they have free; the network is cut into a pipeline of parts '
+        "that fit.",
+        words=(AUTO,),
+    ),
+    SIZES_KEY: ConfigKey(
+        dict, None, f'The largest sizes of open inputs, {{"past": 2048}}, for the estimate of {MEMORY_KEY}.', added_later=True
+    ),
+    DISTRIBUTION_KEY: ConfigKey(
+        str, "", f"{PIPELINE} balances the bytes of the network over all devices of the list.", choices=("", PIPELINE)
+    ),
+}
+"""Keys of placement, which the splits that are measured and the branches of an If do not get."""
 
 
 @dataclass(frozen=True, slots=True)

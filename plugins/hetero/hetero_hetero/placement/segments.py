@@ -204,20 +204,16 @@ def _join_small(
     joining, so that repeated blocks are joined alike.
     """
     joined: list[range] = []
-    current: range | None = None
+    is_small = False
     for block in blocks:
-        if current is not None and not joins_kinds and _differ(current, block, kinds):
-            joined.append(current)
-            current = None
-        current = block if current is None else range(current.start, block.stop)
-        if sum(work[index] for index in current) >= least:
-            joined.append(current)
-            current = None
-    if current is not None:
-        if joined and (joins_kinds or not _differ(joined[-1], current, kinds)):
-            joined[-1] = range(joined[-1].start, current.stop)
+        if is_small and (joins_kinds or not _differ(joined[-1], block, kinds)):
+            joined[-1] = range(joined[-1].start, block.stop)
         else:
-            joined.append(current)
+            joined.append(block)
+        is_small = sum(work[index] for index in joined[-1]) < least
+    if is_small and len(joined) > 1 and (joins_kinds or not _differ(joined[-2], joined[-1], kinds)):
+        last = joined.pop()
+        joined[-1] = range(joined[-1].start, last.stop)
     return joined
 
 
