@@ -140,11 +140,8 @@ def _place(spec: ValueSpec, memory: str) -> ValueSpec:
 class RemoteState:
     """The near end of a request: its session and its network."""
 
-    __slots__ = ("loaded", "session")
-
-    def __init__(self) -> None:
-        self.session: Session | None = None
-        self.loaded: tuple[int, int] | None = None
+    session: Session | None = None
+    loaded: tuple[int, int] | None = None
 
     def __del__(self) -> None:
         if self.session is not None:

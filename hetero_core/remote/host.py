@@ -48,7 +48,7 @@ class Host:
             "metric": lambda bulk, name: core.get_metric(device, name),
             "query": self._query,
             "load": self._load,
-            "import": self._import,
+            "import": lambda bulk, config, trust: self._keep(core.import_network(bytes(bulk[0]), device, config, trust=trust)),
             "check": self._check,
             "export": self._export,
             "network_metric": lambda bulk, number, name: self._networks[number].get_metric(name),
@@ -87,9 +87,6 @@ class Host:
     def _load(self, bulk: Bulk, config: dict[str, Any], answer: tuple[tuple[str, ...], dict[str, str]] | None) -> dict[str, Any]:
         query = None if answer is None else QueryResult(dict.fromkeys(answer[0], self._device), answer[1])
         return self._keep(self._core.load_network(_unpack(bulk), self._device, config, query=query))
-
-    def _import(self, bulk: Bulk, config: dict[str, Any], trust: bool) -> dict[str, Any]:
-        return self._keep(self._core.import_network(bytes(bulk[0]), self._device, config, trust=trust))
 
     def _check(self, bulk: Bulk, trust: bool) -> tuple[str, str]:
         check = self._core.check_blob(bytes(bulk[0]), self._device, trust=trust)

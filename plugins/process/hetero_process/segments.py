@@ -109,7 +109,12 @@ class Writer:
         ]
         sizes = (-(-value.nbytes // _ALIGNMENT) * _ALIGNMENT if own else 0 for value, own in zip(values, is_copied, strict=True))
         *offsets, size = accumulate(sizes, initial=0)
-        file = self._grow(size) if self._block is None or size > len(self._block) else None
+        file = None
+        if self._block is None or size > len(self._block):
+            room = max(size + size // 4, mmap.PAGESIZE)
+            file = os.memfd_create("hetero", os.MFD_CLOEXEC)
+            os.ftruncate(file, room)
+            self._block = mmap.mmap(file, room)
         views, placed, places = [], [], []
         self.copied_bytes = 0
         view: Any
@@ -177,13 +182,6 @@ class Writer:
             copied += view.nbytes
         self.copied_bytes = copied
         return True
-
-    def _grow(self, size: int) -> int:
-        room = max(size + size // 4, mmap.PAGESIZE)
-        file = os.memfd_create("hetero", os.MFD_CLOEXEC)
-        os.ftruncate(file, room)
-        self._block = mmap.mmap(file, room)
-        return file
 
 
 class Reader:
