@@ -57,6 +57,18 @@ def _cut_branch(network: Network, node: Node, body: Graph) -> Network:
     )
 
 
+def describe_plan(plan: Plan) -> dict[str, Any]:
+    """Returns the metrics of a split network that its plan tells."""
+    inner = [boundary for boundary in plan.boundaries if boundary.producer is not None]
+    return {
+        "HETERO_SUBGRAPHS": tuple((stage.device, stage.nodes) for stage in plan.stages),
+        "HETERO_NUMBER_OF_SUBMODELS": len(plan.stages),
+        "HETERO_PLAN": plan,
+        "HETERO_BOUNDARY_TENSORS": len(inner),
+        "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
+    }
+
+
 class BranchExecutable(Executable):
     """A network that consists of an If, with both branches loaded. The condition is an input, or a constant of the network."""
 
@@ -102,11 +114,7 @@ class BranchExecutable(Executable):
         devices = (device for loaded, _, _ in self._branches for device in loaded.get_metric("EXECUTION_DEVICES"))
         properties = [loaded.get_metric(PROPERTIES_KEY) for loaded, _, _ in self._branches]
         return {
-            "HETERO_SUBGRAPHS": tuple((stage.device, stage.nodes) for stage in self.plan.stages),
-            "HETERO_NUMBER_OF_SUBMODELS": len(self.plan.stages),
-            "HETERO_PLAN": self.plan,
-            "HETERO_BOUNDARY_TENSORS": 0,
-            "HETERO_BOUNDARY_BYTES": 0,
+            **describe_plan(self.plan),
             PROPERTIES_KEY: {**properties[1], **properties[0]},
             "EXECUTION_DEVICES": tuple(dict.fromkeys(devices)),
         }

@@ -30,6 +30,7 @@ from hetero_core.profile import Profile
 from hetero_core.runtime.inputs import name_place
 from hetero_core.runtime.outputs import OutputCheck
 from hetero_core.runtime.transfers import move_value
+from hetero_hetero.branches import describe_plan
 from hetero_hetero.fallback import find_guard, move_stage
 from hetero_hetero.loading import shorten_names
 from hetero_hetero.schedule import Flow, find_lane, plan_schedule
@@ -377,16 +378,8 @@ class HeteroExecutable(Executable):
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of a split network."""
-        inner = [boundary for boundary in self.plan.boundaries if boundary.producer is not None]
-        return {
-            "HETERO_SUBGRAPHS": tuple((stage.device, stage.nodes) for stage in self.plan.stages),
-            "HETERO_NUMBER_OF_SUBMODELS": len(self.plan.stages),
-            "HETERO_PLAN": self.plan,
-            "HETERO_BOUNDARY_TENSORS": len(inner),
-            "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
-            "HETERO_HELD_BYTES": lambda: count_held_bytes(self.stages),
-            **describe_parts(self.stages),
-        }
+        held = {"HETERO_HELD_BYTES": lambda: count_held_bytes(self.stages)}
+        return {**describe_plan(self.plan), **held, **describe_parts(self.stages)}
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps in order of execution; a copy stands behind the stage that made the value, copies of inputs stand first.

@@ -170,9 +170,11 @@ def _cut_stretch(network: Network, stretch: range, widths: Sequence[int], work: 
     if narrowest > 1 and len(_split_branches(network, stretch, work, enough)) > 1:
         return [stretch]
     ends = [index + 1 for index in stretch[:-1] if widths[index] == narrowest]
-    starts = [stretch.start, *ends]
-    pieces = [range(start, stop) for start, stop in zip(starts, [*ends, stretch.stop], strict=True)]
-    return [part for piece in pieces for part in _cut_stretch(network, piece, widths, work, enough)]
+    return [part for piece in _cut_at(stretch, ends) for part in _cut_stretch(network, piece, widths, work, enough)]
+
+
+def _cut_at(stretch: range, ends: Sequence[int]) -> list[range]:
+    return list(map(range, (stretch.start, *ends), (*ends, stretch.stop)))
 
 
 def _kind_of(node: Node, trait: object) -> tuple[object, str]:
@@ -188,12 +190,8 @@ def _cut_at_kinds(blocks: Sequence[range], widths: Sequence[int], kinds: Sequenc
     """Returns the blocks with further cuts between nodes that different devices take."""
     pieces: list[range] = []
     for block in blocks:
-        start = block.start
-        for index in block[:-1]:
-            if kinds[index][0] != kinds[index + 1][0] and widths[index] <= _WIDEST:
-                pieces.append(range(start, index + 1))
-                start = index + 1
-        pieces.append(range(start, block.stop))
+        cuts = (index for index in block[:-1] if kinds[index][0] != kinds[index + 1][0] and widths[index] <= _WIDEST)
+        pieces += _cut_at(block, [index + 1 for index in cuts])
     return pieces
 
 
