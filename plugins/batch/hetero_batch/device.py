@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
@@ -77,20 +77,21 @@ class _Group:
         return sum(ticket.rows for ticket in self.tickets)
 
 
-Begin = Callable[[Sequence[BatchTicket], Done], None]
-"""Starts a run of these requests together and returns; `done` is called with the outputs by position, of each a list by request."""
-
-
 class Gatherer:
     """Gathers requests into batches. Safe for threads; calls nothing of a device while its lock is held."""
 
-    def __init__(self, begin: Begin, *, size: int, slots: int, seconds: float, title: str) -> None:
-        """`size` in images, `slots` is how many batches run at once, `seconds` is the timeout."""
-        self._begin = begin
+    def __init__(self, child: ExecutableNetwork, axes: BatchAxes, *, size: int, seconds: float) -> None:
+        """`size` in images, `seconds` is the timeout; as many batches run at once as the child's requests."""
+        self._child, self._axes = child, axes
+        # A working memory is used by a single batch at a time.
+        self._free: list[object] = []
+        places = zip(child.all_inputs, axes.inputs, strict=True)
+        sizes = (spec.shape[axis] for spec, axis in places if axis is not None and spec.shape is not None)
+        self._fixed = next((images for images in sizes if isinstance(images, int)), None)
+        self.slots = max(int(child.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
         self.size = size
-        self.slots = slots
         self._seconds = seconds
-        self._title = title
+        self._title = str(child.device)
         self._lock = threading.Lock()
         self._groups: dict[Hashable, _Group] = {}
         self._single: deque[BatchTicket] = deque()
@@ -142,6 +143,74 @@ class Gatherer:
                     end(None, error)
         finally:
             self._here.is_beginning = False
+
+    def _begin(self, batch: Sequence[BatchTicket], done: Done) -> None:
+        """Starts a run of these requests; cancelled requests run, too, and their results are dropped."""
+        child = self._child
+        if all(ticket.context.token.is_set for ticket in batch):
+            raise RequestCancelledError("the requests of the batch were cancelled before it began")
+        try:
+            state = self._free.pop()
+        except IndexError:
+            state = child.create_state()
+        profile = None if batch[0].context.profile is None else Profile(str(child.device))
+        parts = [None if entry.context.profile is None else entry.context.profile.of_part(str(child.device), 0) for entry in batch]
+        token = batch[0].context.token if len(batch) == 1 else CancelToken()
+        context = batch[0].context.derive(state, profile=profile, token=token, limits=child.create_limits(), outputs=None)
+        rows = sum(ticket.rows for ticket in batch)
+
+        def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+            split: list[list[Any]] | None = None
+            if error is None and outputs is not None:
+                try:
+                    split = [
+                        self._split(value, axis, batch, spec.name)
+                        for value, axis, spec in zip(outputs, self._axes.outputs, child.all_outputs, strict=True)
+                    ]
+                except Exception as wrong:  # noqa: BLE001  # the holders of the requests get the error
+                    error = wrong
+            if error is None:
+                # The memory of a run that failed, or was set aside, is not used again.
+                self._free.append(state)
+            for part in parts:
+                if part is not None and profile is not None:
+                    part.add_shared(profile)
+                    part.end_part(tuple(spec.name for spec in child.all_inputs), tuple(spec.name for spec in child.all_outputs))
+            done(split, error)  # type: ignore[arg-type]  # by output, of each a list by request
+
+        start_child(child, self._join(batch, rows), context, end)
+
+    def _join(self, batch: Sequence[BatchTicket], rows: int) -> tuple[Any, ...]:
+        """Returns the inputs of the batch; for a fixed size of the batch the last image is repeated."""
+        joined = []
+        for place, axis in enumerate(self._axes.inputs):
+            values = [ticket.inputs[place] for ticket in batch]
+            if axis is None or batch[0].key is None:
+                joined.append(values[0])
+                continue
+            missing = 0 if self._fixed is None else self._fixed - rows
+            if missing > 0:
+                last = values[-1].take([-1], axis=axis)
+                values += [last] * missing
+            joined.append(values[0] if len(values) == 1 else np.ascontiguousarray(np.concatenate(values, axis=axis)))
+        return tuple(joined)
+
+    def _split(self, value: Any, axis: int | None, batch: Sequence[BatchTicket], name: str) -> list[Any]:
+        """Returns the part of an output for each request: arrays of its own, as the device's may be written again."""
+        if axis is None or batch[0].key is None:
+            return [np.array(value) if isinstance(value, np.ndarray) else value for _ in batch]
+        rows = sum(ticket.rows for ticket in batch)
+        if value.shape[axis] != (rows if self._fixed is None else max(rows, self._fixed)):
+            raise InferenceError(
+                f"device {self._child.device} returned shape {list(value.shape)} for '{name}' of a batch of {rows} images; "
+                f"expected {rows} on axis {axis}"
+            )
+        parts, begin = [], 0
+        for ticket in batch:
+            index = (slice(None),) * axis + (slice(begin, begin + ticket.rows),)
+            parts.append(np.array(value[index], order="C"))
+            begin += ticket.rows
+        return parts
 
     def _take_batch(self) -> list[BatchTicket] | None:
         with self._lock:
@@ -227,11 +296,9 @@ class BatchExecutable(Executable):
         self.outputs = outputs
         self.child = child
         self.axes = axes
-        self.slots = max(int(child.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
         self.size = size
-        self.pipeline_depth = size * self.slots
-        self._runner = _Runner(child, axes)
-        self.gatherer = Gatherer(self._runner.begin, size=size, slots=self.slots, seconds=seconds, title=str(child.device))
+        self.gatherer = Gatherer(child, axes, size=size, seconds=seconds)
+        self.pipeline_depth = size * self.gatherer.slots
 
     def find_part(self, name: str) -> ExecutableNetwork:
         """Returns the network of the device."""
@@ -256,7 +323,7 @@ class BatchExecutable(Executable):
         """The child's devices, and the limit and the actual sizes of batches."""
         return {
             **describe_parts([self.child]),
-            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.size * self.slots,
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pipeline_depth,
             "OPTIMAL_BATCH_SIZE": self.size,
             "BATCHES_OF_SIZES": dict(sorted(self.gatherer.batches.items())),
         }
@@ -290,87 +357,6 @@ def _describe(inputs: Sequence[Any], axes: Sequence[int | None]) -> tuple[int, H
         rows = own
         key.append((*value.shape[:axis], *value.shape[axis + 1 :]))
     return (1, None) if rows is None else (rows, tuple(key))
-
-
-class _Runner:
-    """Runs batches of the child. A working memory is used by a single batch at a time."""
-
-    def __init__(self, child: ExecutableNetwork, axes: BatchAxes) -> None:
-        self._child = child
-        self._axes = axes
-        self._free: list[object] = []
-        places = zip(child.all_inputs, axes.inputs, strict=True)
-        sizes = {spec.shape[axis] for spec, axis in places if axis is not None and spec.shape is not None}
-        fixed = [size for size in sizes if isinstance(size, int)]
-        self._fixed = fixed[0] if fixed else None
-
-    def begin(self, batch: Sequence[BatchTicket], done: Done) -> None:
-        """Starts a run of these requests; cancelled requests run, too, and their results are dropped."""
-        child = self._child
-        if all(ticket.context.token.is_set for ticket in batch):
-            raise RequestCancelledError("the requests of the batch were cancelled before it began")
-        try:
-            state = self._free.pop()
-        except IndexError:
-            state = child.create_state()
-        profile = None if batch[0].context.profile is None else Profile(str(child.device))
-        parts = [None if entry.context.profile is None else entry.context.profile.of_part(str(child.device), 0) for entry in batch]
-        token = batch[0].context.token if len(batch) == 1 else CancelToken()
-        context = batch[0].context.derive(state, profile=profile, token=token, limits=child.create_limits(), outputs=None)
-        rows = sum(ticket.rows for ticket in batch)
-
-        def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
-            split: list[list[Any]] | None = None
-            if error is None and outputs is not None:
-                try:
-                    split = [
-                        self._split(value, axis, batch, spec.name)
-                        for value, axis, spec in zip(outputs, self._axes.outputs, child.all_outputs, strict=True)
-                    ]
-                except Exception as wrong:  # noqa: BLE001  # the holders of the requests get the error
-                    error = wrong
-            if error is None:
-                # The memory of a run that failed, or was set aside, is not used again.
-                self._free.append(state)
-            for part in parts:
-                if part is not None and profile is not None:
-                    part.add_shared(profile)
-                    part.end_part(tuple(spec.name for spec in child.all_inputs), tuple(spec.name for spec in child.all_outputs))
-            done(split, error)  # type: ignore[arg-type]  # by output, of each a list by request
-
-        start_child(child, self._join(batch, rows), context, end)
-
-    def _join(self, batch: Sequence[BatchTicket], rows: int) -> tuple[Any, ...]:
-        """Returns the inputs of the batch; for a fixed size of the batch the last image is repeated."""
-        joined = []
-        for place, axis in enumerate(self._axes.inputs):
-            values = [ticket.inputs[place] for ticket in batch]
-            if axis is None or batch[0].key is None:
-                joined.append(values[0])
-                continue
-            missing = 0 if self._fixed is None else self._fixed - rows
-            if missing > 0:
-                last = values[-1].take([-1], axis=axis)
-                values += [last] * missing
-            joined.append(values[0] if len(values) == 1 else np.ascontiguousarray(np.concatenate(values, axis=axis)))
-        return tuple(joined)
-
-    def _split(self, value: Any, axis: int | None, batch: Sequence[BatchTicket], name: str) -> list[Any]:
-        """Returns the part of an output for each request: arrays of its own, as the device's may be written again."""
-        if axis is None or batch[0].key is None:
-            return [np.array(value) if isinstance(value, np.ndarray) else value for _ in batch]
-        rows = sum(ticket.rows for ticket in batch)
-        if value.shape[axis] != (rows if self._fixed is None else max(rows, self._fixed)):
-            raise InferenceError(
-                f"device {self._child.device} returned shape {list(value.shape)} for '{name}' of a batch of {rows} images; "
-                f"expected {rows} on axis {axis}"
-            )
-        parts, begin = [], 0
-        for ticket in batch:
-            index = (slice(None),) * axis + (slice(begin, begin + ticket.rows),)
-            parts.append(np.array(value[index], order="C"))
-            begin += ticket.rows
-        return parts
 
 
 DEVICE_KEY = "AUTO_BATCH_DEVICE_CONFIG"
