@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core import Core
 from hetero_core.composing.blobs import (
     Loaded,
     add_prefix,
@@ -165,7 +164,21 @@ class HeteroDevice(Composer):
         """The plan, and of each part the blob of its own device; of an If with split branches the network."""
         if isinstance(executable, BranchExecutable):
             return Payload(pack_network(executable.network))
-        return export_stages(executable)
+        sections: dict[str, Any] = {}
+        stages = [
+            export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())
+        ]
+        if executable.constants:
+            sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
+        if any(find_guard(stage) is not None for stage in executable.stages):
+            # Another device needs the network of a part that only its device's own blob holds.
+            for index, (_, part) in enumerate(executable.loaded_parts()):
+                if part is not None and stages[index]["kind"] == "blob":
+                    sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
+        inputs, outputs = (
+            tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs)
+        )
+        return pack_index(inputs, outputs, {"stages": stages, "plan": _plan_to_json(executable.plan)}, sections)
 
     @hookimpl
     def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
@@ -178,22 +191,54 @@ class HeteroDevice(Composer):
         if config[MEMORY_KEY] is not None and "index" in payload.sections:
             from hetero_hetero.placement.memory import require_free
 
-            require_free(self._core, read_plan(payload), config[MEMORY_KEY])
+            plan = read_index(payload, lambda fields: _plan_of_json(fields["plan"]), owner="HETERO")[2]
+            require_free(self._core, plan, config[MEMORY_KEY])
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Imports each part on the device that the plan names; loads an If with split branches anew."""
+        """Imports each part on the device that the plan names, with its part of the threads; loads an If with split branches anew.
+
+        The imported parts are closed after an error.
+
+        Raises: BlobDamagedError, BlobMismatchError; errors of a device about its part, with a note that names the stage.
+        """
         if "index" not in payload.sections:
             payload.require_version(1)
             return self.load_network(device, unpack_network(payload.sections), config)
         self._require_free(payload, config)
         configs = configure_children(self._core, device, self.list_children(device), config)
-        can_move = config[FALLBACK_KEY] == "NEXT"
-        substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs) if can_move else None
-        executable = import_stages(self._core, payload, config, configs, substitutes)
+        sections = payload.sections
+
+        def read(fields: Mapping[str, Any]) -> tuple[list[Any], Plan]:
+            return list(fields["stages"]), _plan_of_json(fields["plan"])
+
+        inputs, outputs, (rows, plan) = read_index(payload, read, owner="HETERO")
+        if len(rows) != len(plan.stages):
+            raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
+        borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
+        shares = configure_stages(self._core, borders, config[THREADS_KEY], configs)
+        with ExitStack() as opened:
+            loaded = []
+            for index, row in enumerate(rows):
+                child = plan.stages[index].device
+                steered = select_steering(self._core, child, config, configs.get(child, {}))
+                stage, part = import_part(self._core, row, f"stage/{index}", sections, {**steered, **shares[index]}, owner="HETERO")
+                opened.callback(stage.close)
+                packed = take_prefix(f"stage/{index}/{_PART}", sections) if part is None else {}
+                loaded.append((stage, unpack_network(packed) if packed else part))
+            constant_sections = take_prefix(_CONSTANTS, sections)
+            initializers = unpack_network(constant_sections).initializers if constant_sections else {}
+            constants = {name: initializer.array for name, initializer in initializers.items()}
+            if config[FALLBACK_KEY] == "NEXT":
+                substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs)
+                loaded = guard_stages(plan, loaded, substitutes)
+            split = HeteroExecutable(
+                inputs, outputs, plan, loaded, constants, core=self._core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
+            )
+            opened.pop_all()
         if config[DOT_KEY]:
-            _write_drawing(executable.plan)
-        return executable
+            _write_drawing(plan)
+        return split
 
     def _assign(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[SplitTask, Assignment, Decision]:
         """Returns the task, with the pins of its placement, the assignment of its nodes, and the reasons of the placement."""
@@ -263,77 +308,12 @@ _CONSTANTS = "constants"
 _PART = "part"
 
 
-def export_stages(executable: HeteroExecutable) -> Payload:
-    """Returns the payload of a split network."""
-    sections: dict[str, Any] = {}
-    stages = [export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())]
-    if executable.constants:
-        sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
-    if any(find_guard(stage) is not None for stage in executable.stages):
-        # Another device needs the network of a part that only its device's own blob holds.
-        for index, (_, part) in enumerate(executable.loaded_parts()):
-            if part is not None and stages[index]["kind"] == "blob":
-                sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
-    inputs, outputs = (tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs))
-    return pack_index(inputs, outputs, {"stages": stages, "plan": _plan_to_json(executable.plan)}, sections)
-
-
 def _hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
     """Returns a network without nodes that has these arrays as outputs, so that they are stored as weights are."""
     initializers = {name: Initializer.of_array(array) for name, array in constants.items()}
     outputs = tuple(ValueSpec(name, constant.type) for name, constant in initializers.items())
     types = freeze_mapping((name, constant.type) for name, constant in initializers.items())
     return Network("constants", (), outputs, (), freeze_mapping(initializers), types, freeze_mapping({"": 17}))
-
-
-def import_stages(
-    core: Core,
-    payload: Payload,
-    config: Mapping[str, Any],
-    configs: Mapping[str, Mapping[str, Any]],
-    substitutes: Substitutes | None,
-) -> HeteroExecutable:
-    """Returns the split network of a payload, each part imported on its own device with its part of the threads, and guarded
-    by `substitutes` if there are any.
-
-    The imported parts are closed after an error.
-
-    Raises: BlobDamagedError, BlobMismatchError; errors of a device about its part, with a note that names the stage.
-    """
-    sections = payload.sections
-
-    def read(fields: Mapping[str, Any]) -> tuple[list[Any], Plan]:
-        return list(fields["stages"]), _plan_of_json(fields["plan"])
-
-    inputs, outputs, (rows, plan) = read_index(payload, read, owner="HETERO")
-    if len(rows) != len(plan.stages):
-        raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
-    borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
-    shares = configure_stages(core, borders, config[THREADS_KEY], configs)
-    with ExitStack() as opened:
-        loaded = []
-        for index, row in enumerate(rows):
-            device = plan.stages[index].device
-            steered = select_steering(core, device, config, configs.get(device, {}))
-            stage, part = import_part(core, row, f"stage/{index}", sections, {**steered, **shares[index]}, owner="HETERO")
-            opened.callback(stage.close)
-            packed = take_prefix(f"stage/{index}/{_PART}", sections) if part is None else {}
-            loaded.append((stage, unpack_network(packed) if packed else part))
-        constant_sections = take_prefix(_CONSTANTS, sections)
-        initializers = unpack_network(constant_sections).initializers if constant_sections else {}
-        constants = {name: initializer.array for name, initializer in initializers.items()}
-        if substitutes is not None:
-            loaded = guard_stages(plan, loaded, substitutes)
-        split = HeteroExecutable(
-            inputs, outputs, plan, loaded, constants, core=core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
-        )
-        opened.pop_all()
-    return split
-
-
-def read_plan(payload: Payload) -> Plan:
-    """Returns the plan of a payload. Raises: BlobDamagedError, BlobMismatchError."""
-    return read_index(payload, lambda fields: _plan_of_json(fields["plan"]), owner="HETERO")[2]
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
