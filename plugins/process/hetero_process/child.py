@@ -23,22 +23,7 @@ from hetero_core.network.types import HOST
 from hetero_core.remote.failures import describe_failure
 from hetero_core.remote.host import Host, HostSession
 from hetero_core.remote.values import dump_value, load_value
-from hetero_process.channel import (
-    ANSWER,
-    CANCEL,
-    CONTROL,
-    FAILURE,
-    MEASURED,
-    NOTED,
-    NOTES,
-    RUN,
-    RUN_HEAD,
-    SESSION,
-    Channel,
-    Message,
-    open_block,
-    take_block,
-)
+from hetero_process import channel as messages
 from hetero_process.segments import Reader, Writer
 
 
@@ -58,7 +43,7 @@ class _Session:
 class _ServedLane:
     """A channel and the thread that reads it: sequential requests, each with a token that cancels it."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: messages.Channel) -> None:
         self.channel = channel
         self.request = self.cancelled = 0
         self.token = CancelToken()
@@ -92,14 +77,14 @@ class Child:
     def serve(self) -> None:
         """Opens lanes and cancels requests; ends the process when the parent has closed its end."""
         while True:
-            packet, ends, _, _ = socket.recv_fds(self._control, CONTROL.size, 3, socket.MSG_CMSG_CLOEXEC)
+            packet, ends, _, _ = socket.recv_fds(self._control, messages.CONTROL.size, 3, socket.MSG_CMSG_CLOEXEC)
             if not packet:
                 os._exit(0)  # other threads may hang in a device
-            kind, number, request = CONTROL.unpack(packet)
-            if kind == CANCEL:
+            kind, number, request = messages.CONTROL.unpack(packet)
+            if kind == messages.CANCEL:
                 self._lanes[number].cancel(request)
                 continue
-            lane = self._lanes[number] = _ServedLane(Channel(*ends))
+            lane = self._lanes[number] = _ServedLane(messages.Channel(*ends))
             threading.Thread(target=self._serve_lane, args=(lane,), daemon=True, name="hetero-process").start()
 
     def _serve_lane(self, lane: _ServedLane) -> None:
@@ -111,19 +96,19 @@ class Child:
         finally:
             lane.channel.close()
 
-    def _handle(self, lane: _ServedLane, message: Message) -> None:
+    def _handle(self, lane: _ServedLane, message: messages.Message) -> None:
         request, kind, text, files = message
         try:
-            if kind == RUN:
+            if kind == messages.RUN:
                 self._run(lane, request, text, files)
             else:
                 self._call(lane.channel, request, text, files)
         except BaseException as error:  # noqa: BLE001  # raised again in the parent
-            lane.channel.send(request, FAILURE, dump_value(describe_failure(error)))
+            lane.channel.send(request, messages.FAILURE, dump_value(describe_failure(error)))
 
-    def _call(self, channel: Channel, request: int, text: bytes, files: tuple[int, ...]) -> None:
+    def _call(self, channel: messages.Channel, request: int, text: bytes, files: tuple[int, ...]) -> None:
         operation, arguments = load_value(text)
-        bulk = [take_block(file) for file in files]
+        bulk = [messages.take_block(file) for file in files]
         result: Any = None
         buffers: Sequence[Any] = ()
         if operation == "open_session":
@@ -135,18 +120,18 @@ class Child:
         else:
             result, buffers = self._host.answer(operation, arguments, bulk)
         with ExitStack() as opened:
-            blocks = [opened.enter_context(open_block(buffer)) for buffer in buffers]
-            channel.send(request, ANSWER, dump_value(result), [block.fileno() for block in blocks])
+            blocks = [opened.enter_context(messages.open_block(buffer)) for buffer in buffers]
+            channel.send(request, messages.ANSWER, dump_value(result), [block.fileno() for block in blocks])
 
     def _run(self, lane: _ServedLane, request: int, text: bytes, files: tuple[int, ...]) -> None:
         token = lane.begin(request)
-        number, kind = SESSION.unpack_from(text)
-        measures = bool(kind & MEASURED)
+        number, kind = messages.SESSION.unpack_from(text)
+        measures = bool(kind & messages.MEASURED)
         session = self._sessions[number]
         writer = session.writer
-        inputs = session.reader.read(text[SESSION.size :], files)
+        inputs = session.reader.read(text[messages.SESSION.size :], files)
         presets = writer.views if session.can_preset and writer.views else None
-        note = self._note if kind & NOTED else None
+        note = self._note if kind & messages.NOTED else None
         outputs, times = session.session.run(inputs, presets, token, measures=measures, note=note)
         began = perf_counter() if measures else 0.0
         places, file, _ = writer.place(outputs)
@@ -157,14 +142,14 @@ class Child:
         timed = dump_value(times) if times else b""
         files = () if file is None else (file,)
         try:
-            lane.channel.send(request, ANSWER, RUN_HEAD.pack(len(timed), copied) + timed + places, files)
+            lane.channel.send(request, messages.ANSWER, messages.RUN_HEAD.pack(len(timed), copied) + timed + places, files)
         finally:
             for each in files:
                 os.close(each)
 
     def _note(self, node: str) -> None:
         """Writes the name of the node that begins to the notes, which the parent reads after a crash."""
-        label = node.encode()[: NOTES - 1]
+        label = node.encode()[: messages.NOTES - 1]
         self._notes[: len(label) + 1] = label + b"\0"
 
 
@@ -182,7 +167,7 @@ def main() -> None:
     control = socket.socket(fileno=end)
     # The parent limits how long an answer may take.
     with Core(device_timeout=None) as core:
-        Child(control, Host(core, device), take_block(notes)).serve()
+        Child(control, Host(core, device), messages.take_block(notes)).serve()
 
 
 if __name__ == "__main__":

@@ -31,24 +31,7 @@ from hetero_core.remote.host import restore_times
 from hetero_core.remote.succession import GRACE, Link, Succession
 from hetero_core.remote.values import dump_value, load_value
 from hetero_core.runtime.executors import call_in_child
-from hetero_process.channel import (
-    CALL,
-    CANCEL,
-    CONTROL,
-    FAILURE,
-    LANE,
-    MEASURED,
-    NOTED,
-    NOTES,
-    RUN,
-    RUN_HEAD,
-    SESSION,
-    Channel,
-    Message,
-    open_block,
-    open_lane,
-    take_block,
-)
+from hetero_process import channel as messages
 from hetero_process.segments import Reader, Writer
 
 _POLL = 50
@@ -59,7 +42,7 @@ _POLL = 50
 class _Lane:
     """A channel to a thread of the child, for sequential requests; `requests` counts them."""
 
-    channel: Channel
+    channel: messages.Channel
     number: int
     requests: int = 0
 
@@ -74,7 +57,7 @@ class ProcessLink(Link):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         lifeline, writer = os.pipe2(os.O_CLOEXEC)
         self._lifeline = io.FileIO(writer, "w")
-        self._notes = open_block(bytes(NOTES))
+        self._notes = messages.open_block(bytes(messages.NOTES))
         passed = theirs.fileno(), lifeline, self._notes.fileno()
         environment = dict(os.environ)
         if not python:
@@ -112,7 +95,7 @@ class ProcessLink(Link):
         what: str,
         token: CancelToken | None = None,
         end_of_wait: float | None = None,
-    ) -> Message:
+    ) -> messages.Message:
         """Sends a request and returns its answer. `what` is the request in messages; the wait for the answer ends at `end_of_wait`,
         on the clock of `time.monotonic`.
 
@@ -146,12 +129,12 @@ class ProcessLink(Link):
         """Returns a further lane: the number of lanes is the largest number of simultaneous requests so far. Raises: OSError if no
         socket can be had.
         """
-        channel, ends = open_lane()
+        channel, ends = messages.open_lane()
         try:
             with self._lock:
                 lane = _Lane(channel, len(self._lanes))
                 self._lanes.append(lane)
-            self._tell(LANE, lane, ends)
+            self._tell(messages.LANE, lane, ends)
         finally:
             for end in ends:
                 os.close(end)
@@ -160,7 +143,7 @@ class ProcessLink(Link):
     def _tell(self, kind: int, lane: _Lane, ends: Sequence[int] = ()) -> None:
         """Sends a message on the control channel. A child that is gone does not answer on the lane either."""
         with suppress(OSError), self._lock:
-            socket.send_fds(self._control, [CONTROL.pack(kind, lane.number, lane.requests)], ends)
+            socket.send_fds(self._control, [messages.CONTROL.pack(kind, lane.number, lane.requests)], ends)
 
     def _close_lanes(self) -> None:
         """Closes the free lanes; a lane in use is closed by its request."""
@@ -174,7 +157,7 @@ class ProcessLink(Link):
 
     def cancel(self, request: _Lane) -> None:
         """Tells the child that the request of a lane is abandoned."""
-        self._tell(CANCEL, request)
+        self._tell(messages.CANCEL, request)
 
     def kill(self) -> None:
         """Ends the child at once."""
@@ -191,7 +174,7 @@ class ProcessLink(Link):
         self.note_end(reason or _describe_status(status))
         with self._lock:
             if not self._notes.closed:
-                self._last_node = os.pread(self._notes.fileno(), NOTES, 0).partition(b"\0")[0].decode(errors="replace")
+                self._last_node = os.pread(self._notes.fileno(), messages.NOTES, 0).partition(b"\0")[0].decode(errors="replace")
                 self._notes.close()
             self._lifeline.close()
 
@@ -222,22 +205,17 @@ class ProcessLink(Link):
 _links: WeakSet[ProcessLink] = WeakSet()
 
 
-def _drop_links() -> None:
-    for link in list(_links):
-        link.drop()
-
-
-call_in_child(_drop_links)
+# In a forked process, the descriptors of the child would keep it alive after the parent's end.
+call_in_child(lambda: list(map(ProcessLink.drop, list(_links))))
 
 
 def _describe_status(status: int) -> str:
-    if status < 0:
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
-        return f"ended by {name}"
-    return f"exited with status {status}"
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended by signal {-status}"
 
 
 class ProcessCarrier(Succession[ProcessLink]):
@@ -272,16 +250,16 @@ class ProcessCarrier(Succession[ProcessLink]):
         link, end_of_wait = self.find_link(), find_end_of_wait()
         self._tell_forgotten(link)
         with ExitStack() as opened:
-            blocks = [opened.enter_context(open_block(buffer)) for buffer in bulk]
+            blocks = [opened.enter_context(messages.open_block(buffer)) for buffer in bulk]
             text, files = dump_value((operation, arguments)), [block.fileno() for block in blocks]
-            answer = link.request(CALL, text, files, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
+            answer = link.request(messages.CALL, text, files, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
         text, received = self.read_answer(answer)
-        return load_value(text), tuple(take_block(file) for file in received)
+        return load_value(text), tuple(messages.take_block(file) for file in received)
 
-    def read_answer(self, answer: Message) -> tuple[bytes, tuple[int, ...]]:
+    def read_answer(self, answer: messages.Message) -> tuple[bytes, tuple[int, ...]]:
         """Returns the text of an answer, and its descriptors. Raises: the child's error."""
         _, kind, text, files = answer
-        if kind == FAILURE:
+        if kind == messages.FAILURE:
             raise restore_failure(load_value(text), f"by device {self._device} {self.place}")
         return text, files
 
@@ -296,7 +274,7 @@ class ProcessCarrier(Succession[ProcessLink]):
         if not sessions:
             return
         with suppress(DeviceCrashedError):  # a child that is gone has forgotten them
-            link.request(CALL, dump_value(("close_sessions", sessions)), what="closed requests")
+            link.request(messages.CALL, dump_value(("close_sessions", sessions)), what="closed requests")
 
 
 class ProcessSession:
@@ -307,14 +285,14 @@ class ProcessSession:
         self._number = number
         # If the child is gone, the run fails, and the next run has another session.
         self._link = link
-        self._heads = [SESSION.pack(number, kind) for kind in range((NOTED | MEASURED) + 1)]
+        self._heads = [messages.SESSION.pack(number, kind) for kind in range((messages.NOTED | messages.MEASURED) + 1)]
         self._writer, self._reader = Writer(), Reader()
         self.copied_bytes = 0
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs as views of the child's block. Raises: the child's error; DeviceCrashedError."""
         profile = context.profile
-        kind = (NOTED if context.limits is not None else 0) | (MEASURED if profile is not None else 0)
+        kind = (messages.NOTED if context.limits is not None else 0) | (messages.MEASURED if profile is not None else 0)
         began = 0.0 if profile is None else perf_counter()
         text, file, shared = self._writer.place(inputs)
         copied = self._writer.copied_bytes
@@ -322,17 +300,17 @@ class ProcessSession:
             profile.add_transfer("inputs", copied, perf_counter() - began, begin=began, source="host", targets=(profile.device,))
         try:
             sent = shared if file is None else (file, *shared)
-            answer = self._link.request(RUN, self._heads[kind] + text, sent, what="ran a network", token=context.token)
+            answer = self._link.request(messages.RUN, self._heads[kind] + text, sent, what="ran a network", token=context.token)
         finally:
             if file is not None:
                 os.close(file)
         text, files = self._carrier.read_answer(answer)
         self._carrier.note_success()
-        timed, copied_there = RUN_HEAD.unpack_from(text)
+        timed, copied_there = messages.RUN_HEAD.unpack_from(text)
         self.copied_bytes = copied + copied_there
-        end = RUN_HEAD.size + timed
+        end = messages.RUN_HEAD.size + timed
         if profile is not None and timed:
-            restore_times(profile, load_value(text[RUN_HEAD.size : end]))
+            restore_times(profile, load_value(text[messages.RUN_HEAD.size : end]))
         return self._reader.read(text[end:], files)
 
     def close(self) -> None:
