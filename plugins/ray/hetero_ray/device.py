@@ -28,7 +28,7 @@ from hetero_core.remote.host import restore_times
 from hetero_core.remote.succession import Link, Succession
 from hetero_core.remote.values import dump_value, load_value
 from hetero_ray.actor import THREADS, HostActor, list_devices
-from hetero_ray.arrays import MEMORY, RayArray, Shipments, Traffic, get_arrays, pack_values, put_array, unpack_values
+from hetero_ray.arrays import MEMORY, RayArray, Shipments, get_arrays, pack_values, put_array, unpack_values
 from hetero_ray.nodes import Fleet, RayNode, list_nodes, needs_gpu
 
 _POLL = 0.05
@@ -220,7 +220,7 @@ class RayDevice(RemoteDevice[RayCarrier]):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._fleet = Fleet()
-        self._traffic = Traffic()
+        self._bytes_put = self._bytes_got = 0
         self._shipments = Shipments()
 
     def locate(self, device: DeviceName, config: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -239,21 +239,23 @@ class RayDevice(RemoteDevice[RayCarrier]):
             "DEVICES_OF_NODES": list_devices_of_nodes,
             # A node may be this machine, but its processors are counted by the cluster.
             "IS_LOCAL": False,
-            "BYTES_PUT": self._traffic.put,
-            "BYTES_GOT": self._traffic.got,
+            "BYTES_PUT": self._bytes_put,
+            "BYTES_GOT": self._bytes_got,
             "NETWORK_BYTES_PUT": self._shipments.nbytes,
         }
 
     @hookimpl
     def to_host(self, array: RayArray) -> Array:
         """A copy of an array, fetched from the node that has it."""
-        self._traffic.count(got=array.nbytes)
+        with self._lock:
+            self._bytes_got += array.nbytes
         return np.array(get_arrays([array])[0])
 
     @hookimpl
     def from_host(self, array: Any) -> RayArray:
         """A reference to an array, which is put into the store of this program's node."""
-        self._traffic.count(put=array.nbytes)
+        with self._lock:
+            self._bytes_put += array.nbytes
         return put_array(array)
 
 
