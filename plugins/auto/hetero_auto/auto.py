@@ -202,8 +202,7 @@ class AutoDevice(Composer):
     def export_network(self, executable: AutoExecutable) -> Payload:
         """The blob of the chosen device; waits until it is loaded."""
         executable.wait_until_settled()
-        network = None if executable.source is None else executable.source.network
-        return export_members(executable.pool.members, executable.inputs, executable.outputs, network)
+        return export_members(executable)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:

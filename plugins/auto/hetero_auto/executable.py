@@ -92,12 +92,11 @@ def find_shared(core: Core, entries: Sequence[ListedDevice]) -> frozenset[str]:
     return frozenset(on_host if len(on_host) > 1 else ())
 
 
-def export_members(
-    members: Sequence[Member], inputs: tuple[ValueSpec, ...], outputs: tuple[ValueSpec, ...], network: Network | None
-) -> Payload:
-    """Returns the payload of members: an index in JSON, and for each of them the blob of its own device."""
+def export_members(executable: PoolExecutable) -> Payload:
+    """Returns the payload of the members: an index in JSON, and for each of them the blob of its own device."""
     from hetero_core.composing.blobs import export_part, pack_index  # only a blob needs these, and a first answer no blob
 
+    network = None if executable.source is None else executable.source.network
     sections: dict[str, Any] = {}
     rows = [
         {
@@ -106,9 +105,9 @@ def export_members(
             "index": member.index,
             "shares": bool(member.processors),
         }
-        for place, member in enumerate(members)
+        for place, member in enumerate(executable.pool.members)
     ]
-    return pack_index(inputs, outputs, {"devices": rows}, sections)
+    return pack_index(executable.inputs, executable.outputs, {"devices": rows}, sections)
 
 
 def import_members(

@@ -74,8 +74,7 @@ class MultiDevice(Composer):
     @hookimpl
     def export_network(self, executable: PoolExecutable) -> Payload:
         """The blob of each device."""
-        network = None if executable.source is None else executable.source.network
-        return export_members(executable.pool.members, executable.inputs, executable.outputs, network)
+        return export_members(executable)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:

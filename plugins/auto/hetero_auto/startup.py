@@ -547,7 +547,9 @@ class _Loader:
                 continue
             if (self._way.entry and self._candidates.holds_lock(name)) or not self._takes_all(name):
                 continue
-            if not self._has_room():
+            # The constants of the network have to fit into memory a few times.
+            memory, constants = read_host_memory(), self._source.network.initializers.values()
+            if memory is not None and _MEMORY_SHARE * sum(constant.nbytes for constant in constants) > memory[1]:
                 logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
                 break
             self._await_first_runs(_FIRST_SECONDS)
@@ -578,12 +580,6 @@ class _Loader:
             self._is_late = True
             logger.warning("%s goes on without %s, which has not answered whether it takes the network", self._source.owner, name)
             return False
-
-    def _has_room(self) -> bool:
-        """Says whether the constants of the network fit into memory a few times."""
-        memory = read_host_memory()
-        nbytes = sum(constant.nbytes for constant in self._source.network.initializers.values())
-        return memory is None or _MEMORY_SHARE * nbytes <= memory[1]
 
     def _has_kernels(self, member: Member) -> bool:
         """Waits for the final kernels of a member; False if it fails or hangs in a run."""
