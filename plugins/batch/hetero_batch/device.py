@@ -477,7 +477,9 @@ class BatchDevice(Composer):
         opened, reason = network, ""
         if not axes.refused:
             try:
-                opened = network if _is_open(network, axes) else _rebatch(network, axes, "batch_of_requests")
+                places = zip(network.inputs, axes.inputs, strict=True)
+                is_fixed = any(axis is not None and spec.shape and isinstance(spec.shape[axis], int) for spec, axis in places)
+                opened = _rebatch(network, axes, "batch_of_requests") if is_fixed else network
             except InvalidNetworkError as error:
                 reason = f"the batch size cannot be left open: {error}"
         answer = self._core.query_network(opened, name, own)
@@ -489,12 +491,6 @@ class BatchDevice(Composer):
         others = dict.fromkeys(network.index_of_node, reason) if reason else {}
         mixing = {node: f"it mixes the images of a batch: {why}" for node, why in axes.refused.items()}
         return answer_query(device, network, {**others, **answer.refused, **mixing}), answer, opened, axes
-
-
-def _is_open(network: Network, axes: BatchAxes) -> bool:
-    """Says whether no input has a fixed number of images."""
-    places = zip(network.inputs, axes.inputs, strict=True)
-    return not any(axis is not None and spec.shape is not None and isinstance(spec.shape[axis], int) for spec, axis in places)
 
 
 def _rebatch(network: Network, axes: BatchAxes, size: int | str) -> Network:
