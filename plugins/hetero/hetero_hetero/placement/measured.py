@@ -440,7 +440,12 @@ class _Search:
                     self.seconds.setdefault(index, {})[device] = taken
                 spec = next((spec for spec in (*loaded.outputs, *loaded.inputs) if spec.memory != HOST), None)
                 if spec is not None and device not in self.memories:
-                    self.memories[device] = spec.memory, *_time_transfers(loaded, spec)
+                    small, large = (_time_round_trip(loaded, spec, nbytes) for nbytes in _TRANSFER_BYTES)
+                    slopes = (
+                        max((b - a) / (_TRANSFER_BYTES[1] - _TRANSFER_BYTES[0]), 0.0) for a, b in zip(small, large, strict=True)
+                    )
+                    there, back = map(TransferCost, small, slopes)
+                    self.memories[device] = spec.memory, there, back
 
         fault = _find_fault(time)
         if fault:
@@ -614,13 +619,6 @@ def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
         times.append(after - before)
         before = after
     return times
-
-
-def _time_transfers(loaded: ExecutableNetwork, spec: ValueSpec) -> tuple[TransferCost, TransferCost]:
-    """Returns the costs of a value on its way into the memory of a device, and back."""
-    small, large = (_time_round_trip(loaded, spec, nbytes) for nbytes in _TRANSFER_BYTES)
-    slopes = [max((b - a) / (_TRANSFER_BYTES[1] - _TRANSFER_BYTES[0]), 0.0) for a, b in zip(small, large, strict=True)]
-    return TransferCost(small[0], slopes[0]), TransferCost(small[1], slopes[1])
 
 
 def _time_round_trip(loaded: ExecutableNetwork, spec: ValueSpec, nbytes: int) -> tuple[float, float]:
