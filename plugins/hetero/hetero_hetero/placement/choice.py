@@ -107,23 +107,15 @@ def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, 
 
 
 def _place_by_memory(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, Decision]:
-    from hetero_hetero.placement.memory import place_by_memory, read_limits
+    from hetero_hetero.placement.memory import place_by_memory
 
-    limits = read_limits(config[MEMORY_KEY] or {}, tuple(task.configs))
-    sizes = config[SIZES_KEY] or {}
-    pins, memory = place_by_memory(task, limits, sizes, is_balanced=config[DISTRIBUTION_KEY] == PIPELINE)
-    return _hold_once(_pin(task, pins)), Decision(memory=memory)
-
-
-def _hold_once(task: SplitTask) -> SplitTask:
-    """Returns the task with devices that hold each weight once, as the estimate has it, if they can and are not told otherwise."""
-    core = task.core
-    able = [device for device in task.configs if WEIGHTS_ONCE_KEY in core.config_keys(device)]
-    open_to_it = {device for device in able if core.get_config(device, WEIGHTS_ONCE_KEY) is None}
-    configs = {
-        device: {WEIGHTS_ONCE_KEY: True, **config} if device in open_to_it else config for device, config in task.configs.items()
-    }
-    return replace(task, configs=configs)
+    pins, memory = place_by_memory(task, config)
+    core, configs = task.core, dict(task.configs)
+    for device, own in task.configs.items():
+        # It holds each weight once, as the estimate has it, if it can and is not told otherwise.
+        if WEIGHTS_ONCE_KEY in core.config_keys(device) and core.get_config(device, WEIGHTS_ONCE_KEY) is None:
+            configs[device] = {WEIGHTS_ONCE_KEY: True, **own}
+    return replace(_pin(task, pins), configs=configs), Decision(memory=memory)
 
 
 def _pin(task: SplitTask, pins: Mapping[str, str]) -> SplitTask:

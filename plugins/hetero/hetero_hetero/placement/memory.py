@@ -25,7 +25,7 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType
 from hetero_core.plan import HeldMemory, Plan
 from hetero_hetero.affinity import SplitTask
-from hetero_hetero.placement.choice import MEMORY_KEY, SIZES_KEY
+from hetero_hetero.placement.choice import DISTRIBUTION_KEY, MEMORY_KEY, PIPELINE, SIZES_KEY
 from hetero_hetero.placement.segments import FORBIDDEN, measure_widths
 
 _UNITS = {
@@ -82,22 +82,18 @@ def read_limits(texts: Mapping[str, object] | str, devices: Sequence[str]) -> di
     return limits
 
 
-def place_by_memory(
-    task: SplitTask, limits: Mapping[str, int | None], sizes: Mapping[str, Any], *, is_balanced: bool
-) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
+def place_by_memory(task: SplitTask, config: Mapping[str, Any]) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
     """Returns node -> device, and the bytes that each device will hold; a device without a limit has as much as it states, if
-    anything. `sizes` are the largest of open inputs, by the name of a size or of an input.
-
-    `is_balanced` divides the bytes over all devices of the list; else each is filled before the next device.
+    anything. A pipeline divides the bytes over all devices of the list; else each is filled before the next device.
 
     Raises: DeviceMemoryError with the numbers if the network does not fit; ConfigValueError for sizes that the network does not take,
     and for an open size without a bound if the free memory of a device is its limit.
     """
-    planner = _Planner(task, limits, sizes)
+    planner = _Planner(task, read_limits(config[MEMORY_KEY] or {}, tuple(task.configs)), config[SIZES_KEY] or {})
     parts = planner.fill(1.0)
     if sum(len(nodes) for nodes, _ in parts) < len(task.network.nodes):
         raise planner.refuse(parts)
-    if is_balanced:
+    if config[DISTRIBUTION_KEY] == PIPELINE:
         parts = planner.balance(parts)
     device_of_node = {task.network.nodes[index].name: held.device for nodes, held in parts for index in nodes}
     return device_of_node, tuple(held for nodes, held in parts if nodes)
@@ -137,6 +133,7 @@ _Filled = list[tuple[range, HeldMemory]]
 
 class _Planner:
     def __init__(self, task: SplitTask, limits: Mapping[str, int | None], sizes: Mapping[str, Any]) -> None:
+        """`sizes` are the largest of open inputs, by the name of a size or of an input."""
         core = task.core
         self.task, self.network = task, task.network
         # Only the limits of the user weigh the parts against each other.
