@@ -133,13 +133,15 @@ def join_bits(nodes: Sequence[int]) -> int:
 
 
 def find_sources(graph: Digraph, parts: Sequence[Sequence[int]]) -> dict[int, set[int]]:
-    """Returns for each part, by its index, the other parts that feed it. A node that is in no part is a part of its own,
-    behind the others."""
-    part_of_position = list(range(len(parts), len(parts) + len(graph)))
+    """Returns for each part, by its index, the other parts that feed it. A node that is in no part is a part of its own."""
+    part_of_position = [-1] * len(graph)
     for number, part in enumerate(parts):
         for position in part:
             part_of_position[position] = number
-    sources: dict[int, set[int]] = {number: set() for number in sorted(part_of_position)}
-    for number, producers in zip(part_of_position, graph.producers, strict=True):
-        sources[number].update(part_of_position[source] for source in producers if part_of_position[source] != number)
-    return sources
+    alone = [position for position, number in enumerate(part_of_position) if number < 0]
+    for number, position in enumerate(alone, len(parts)):
+        part_of_position[position] = number
+    return {
+        number: {part_of_position[source] for position in part for source in graph.producers[position]} - {number}
+        for number, part in enumerate([*parts, *([position] for position in alone)])
+    }
