@@ -37,7 +37,10 @@ Specs = tuple[ValueSpec, ...]
 
 def pack_index(inputs: Specs, outputs: Specs, fields: Mapping[str, Any], sections: Mapping[str, Any]) -> Payload:
     """Returns the payload of a composer: its inputs, outputs and further fields as an index in JSON, and the sections of its parts."""
-    borders = {"inputs": [spec_to_json(spec) for spec in inputs], "outputs": [spec_to_json(spec) for spec in outputs]}
+    borders = {
+        side: [[spec.name, type_to_json(spec.type), spec.memory] for spec in specs]
+        for side, specs in (("inputs", inputs), ("outputs", outputs))
+    }
     return Payload({"index": json.dumps({**borders, **fields}).encode(), **sections})
 
 
@@ -50,7 +53,10 @@ def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owne
     payload.require_version(1)
     try:
         fields = json.loads(bytes(payload.sections["index"]))
-        inputs, outputs = (tuple(spec_of_json(spec) for spec in fields[side]) for side in ("inputs", "outputs"))
+        inputs, outputs = (
+            tuple(ValueSpec(str(name), type_of_json(value_type), str(memory)) for name, value_type, memory in fields[side])
+            for side in ("inputs", "outputs")
+        )
         return inputs, outputs, read(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BlobDamagedError(f"the blob of {owner} has an index that cannot be read: {type(error).__name__}: {error}") from error
@@ -118,14 +124,14 @@ def check_parts(core: Core, device: DeviceName, payload: Payload) -> BlobCheck:
     payload.require_version(1)
     if "index" not in payload.sections:
         return BlobCheck(str(device))
-    rows = read_index(payload, _list_rows, owner=device.name)[2]
+
+    def list_rows(fields: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        # The row of each part by the prefix of its sections, as HETERO, MULTI with AUTO, and BATCH write them.
+        rows = {f"{kind}/{place}": row for kind in ("stage", "device") for place, row in enumerate(fields.get(f"{kind}s", ()))}
+        return {prefix: dict(row) for prefix, row in (rows or {"device": fields["device"]}).items()}
+
+    rows = read_index(payload, list_rows, owner=device.name)[2]
     return BlobCheck.of_parts(str(device), [_check_part(core, row, prefix, payload.sections) for prefix, row in rows.items()])
-
-
-def _list_rows(fields: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Returns the row of each part by the prefix of its sections, as HETERO, MULTI with AUTO, and BATCH write them."""
-    rows = {f"{kind}/{place}": row for kind in ("stage", "device") for place, row in enumerate(fields.get(f"{kind}s", ()))}
-    return {prefix: dict(row) for prefix, row in (rows or {"device": fields["device"]}).items()}
 
 
 def _check_part(core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any]) -> BlobCheck:
@@ -147,14 +153,3 @@ def add_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:
 def take_prefix(prefix: str, sections: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sections with names that begin with the prefix, under the rest of their names."""
     return {name.removeprefix(f"{prefix}/"): section for name, section in sections.items() if name.startswith(f"{prefix}/")}
-
-
-def spec_to_json(spec: ValueSpec) -> list[Any]:
-    """Returns a spec as JSON can hold it."""
-    return [spec.name, type_to_json(spec.type), spec.memory]
-
-
-def spec_of_json(fields: Any) -> ValueSpec:
-    """Returns the spec that `spec_to_json` wrote. Raises: TypeError, ValueError for anything else."""
-    name, value_type, memory = fields
-    return ValueSpec(str(name), type_of_json(value_type), str(memory))

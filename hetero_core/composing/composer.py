@@ -127,14 +127,10 @@ class Composer:
         """
         entries: dict[tuple[DeviceName, bool], ListedDevice] = {}
         for entry in parse_device_list(device.arguments) if device.arguments else ():
-            if entry.count is not None and not self.takes_counts:
-                raise DeviceNameError(
-                    f"device {device} has {entry} in its list; {device.name} takes no counts: leave ({entry.count}) out"
-                )
-            if entry.is_excluded and not self.takes_exclusions:
-                raise DeviceNameError(
-                    f"device {device} has {entry} in its list; {device.name} takes no exclusions: leave the entry out"
-                )
+            is_counted = entry.count is not None and not self.takes_counts
+            if is_counted or (entry.is_excluded and not self.takes_exclusions):
+                kind, rest = ("counts", f"({entry.count})") if is_counted else ("exclusions", "the entry")
+                raise DeviceNameError(f"device {device} has {entry} in its list; {device.name} takes no {kind}: leave {rest} out")
             entries.setdefault((entry.device, entry.is_excluded), entry)
         return tuple(entries.values())
 

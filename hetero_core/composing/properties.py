@@ -55,11 +55,22 @@ def configure_children(
             )
     # Some devices compile differently if they measure.
     measured = {MEASURING_KEY: True} if config.get(MEASURING_KEY) else {}
-    return {
-        child: {**measured, **_select_flat(core, child, config), **properties.get(child, {})}
-        for child in children
-        if child not in unavailable
-    }
+    configs = {}
+    for child in children:
+        if child not in unavailable:
+            keys = core.config_keys(child)
+            # The flat values that it knows; an inner HETERO has properties of other devices.
+            flat = {
+                name: value
+                for name, value in config.items()
+                if value is not None
+                and name in keys
+                and (name not in STANDARD_KEYS or name in (STRICT_KEY, *LIMIT_KEYS))
+                and name != PROPERTIES_KEY
+                and not keys[name].is_arguments
+            }
+            configs[child] = {**measured, **flat, **properties.get(child, {})}
+    return configs
 
 
 def describe_properties(parts: Iterable[ExecutableNetwork]) -> dict[str, dict[str, Any]]:
@@ -75,18 +86,11 @@ def describe_properties(parts: Iterable[ExecutableNetwork]) -> dict[str, dict[st
     return properties
 
 
-def _select_flat(core: Core, child: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the set values that a device knows; an inner HETERO has properties of other devices."""
-    keys = core.config_keys(child)
-    return {
-        name: value
-        for name, value in config.items()
-        if value is not None
-        and name in keys
-        and (name not in STANDARD_KEYS or name in (STRICT_KEY, *LIMIT_KEYS))
-        and name != PROPERTIES_KEY
-        and not keys[name].is_arguments
-    }
+def describe_parts(parts: Sequence[ExecutableNetwork]) -> dict[str, Any]:
+    """Returns the metrics that a composed network has from its parts."""
+    names = ("EXECUTION_DEVICES", "REFERENCE_NODES", "SLOW_NODES")
+    joined = {name: tuple(dict.fromkeys(entry for part in parts for entry in part.get_metric(name))) for name in names}
+    return {**joined, PROPERTIES_KEY: lambda: describe_properties(parts)}
 
 
 def _read_properties(
@@ -95,14 +99,32 @@ def _read_properties(
     """Returns device -> properties in their types."""
     properties: dict[str, dict[str, Any]] = {}
     for name, values in (nested or {}).items():
-        child = _find_child(name, device, children)
+        pieces = split_device_list(name)
+        child = str(parse_device_name(pieces[0] if len(pieces) == 1 else name))
+        if child not in children:
+            hint = suggest(child, children) or ";"
+            raise ConfigValueError(
+                f"{PROPERTIES_KEY} of device {device} names '{name}', which is not in the list{hint} the list is "
+                f"{enumerate_choices(children)}"
+            )
         if child in unavailable:
             continue
         if child in properties:
             raise ConfigValueError(f"{PROPERTIES_KEY} of device {device} names {child} twice; write all of its keys in one entry")
         if not isinstance(values, Mapping):
             raise ConfigValueError(f"{PROPERTIES_KEY} of device {device}: expected keys and values for {child}, got {values!r}")
-        properties[child] = _convert_properties(core, device, child, values)
+        keys = core.config_keys(child)
+        try:
+            properties[child] = convert_config(values, keys, device=child)
+        except (ConfigKeyError, ConfigValueError) as error:
+            error.add_note(f"in {PROPERTIES_KEY} of device {device}")
+            raise
+        for key in properties[child]:
+            if key in _KEYS_OF_THE_WHOLE or keys[key].is_arguments:
+                raise ConfigKeyError(
+                    f"{PROPERTIES_KEY} of device {device} sets {key} for {child}; PERF_COUNT, streams and limits are for the whole "
+                    f"network, an id or a list is a part of the device's name, as in 'HETERO:GPU.1,CPU'"
+                )
     return properties
 
 
@@ -115,33 +137,6 @@ def find_unavailable(core: Core, children: Sequence[str]) -> dict[str, str]:
         except DeviceUnavailableError as error:
             reasons[child] = " ".join(str(error).split())
     return reasons
-
-
-def _find_child(name: str, device: DeviceName, children: Sequence[str]) -> str:
-    pieces = split_device_list(name)
-    child = str(parse_device_name(pieces[0])) if len(pieces) == 1 else str(parse_device_name(name))
-    if child in children:
-        return child
-    hint = suggest(child, children) or ";"
-    raise ConfigValueError(
-        f"{PROPERTIES_KEY} of device {device} names '{name}', which is not in the list{hint} the list is {enumerate_choices(children)}"
-    )
-
-
-def _convert_properties(core: Core, device: DeviceName, child: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    keys = core.config_keys(child)
-    try:
-        converted = convert_config(values, keys, device=child)
-    except (ConfigKeyError, ConfigValueError) as error:
-        error.add_note(f"in {PROPERTIES_KEY} of device {device}")
-        raise
-    for name in converted:
-        if name in _KEYS_OF_THE_WHOLE or keys[name].is_arguments:
-            raise ConfigKeyError(
-                f"{PROPERTIES_KEY} of device {device} sets {name} for {child}; PERF_COUNT, streams and limits are for the whole network, "
-                f"an id or a list is a part of the device's name, as in 'HETERO:GPU.1,CPU'"
-            )
-    return converted
 
 
 def computes_on_host(core: Core, child: str) -> bool:

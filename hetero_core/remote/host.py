@@ -18,7 +18,6 @@ from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, QueryResult
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.provenance import find_core_version
-from hetero_core.errors import InferenceError
 from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
 from hetero_core.network.types import type_of_json, type_to_json
@@ -49,7 +48,7 @@ class Host:
             "metric": lambda bulk, name: core.get_metric(device, name),
             "query": self._query,
             "load": self._load,
-            "import": self._import,
+            "import": lambda bulk, config, trust: self._keep(core.import_network(bytes(bulk[0]), device, config, trust=trust)),
             "check": self._check,
             "export": self._export,
             "network_metric": lambda bulk, number, name: self._networks[number].get_metric(name),
@@ -79,7 +78,6 @@ class Host:
             },
             "metrics": tuple(name for name in names if name not in _OWN_METRICS),
             "full_name": str(self._core.get_metric(self._device, "FULL_DEVICE_NAME")),
-            "exports": bool(self._core.get_metric(self._device, "IMPORT_EXPORT_SUPPORT")),
         }
 
     def _query(self, bulk: Bulk, config: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
@@ -89,9 +87,6 @@ class Host:
     def _load(self, bulk: Bulk, config: dict[str, Any], answer: tuple[tuple[str, ...], dict[str, str]] | None) -> dict[str, Any]:
         query = None if answer is None else QueryResult(dict.fromkeys(answer[0], self._device), answer[1])
         return self._keep(self._core.load_network(_unpack(bulk), self._device, config, query=query))
-
-    def _import(self, bulk: Bulk, config: dict[str, Any], trust: bool) -> dict[str, Any]:
-        return self._keep(self._core.import_network(bytes(bulk[0]), self._device, config, trust=trust))
 
     def _check(self, bulk: Bulk, trust: bool) -> tuple[str, str]:
         check = self._core.check_blob(bytes(bulk[0]), self._device, trust=trust)
@@ -193,11 +188,7 @@ def restore_steps(steps: Sequence[tuple[Any, ...]]) -> tuple[ExecutedNode, ...]:
 def restore_times(profile: Profile, times: Sequence[tuple[Any, ...]], *, shift: float = 0.0) -> None:
     """Records times of another process. Processes of the same machine share a clock; for times of a second machine, `shift` is
     added to the beginnings.
-
-    Raises: InferenceError for fields of another form.
     """
     for fields in times:
-        if len(fields) != len(("node", "operator", "device", "seconds", "begin", "nbytes", "source", "targets")):
-            raise InferenceError(f"another process sent {fields!r:.100} as the time of a node")
         node, operator, _, seconds, begin, nbytes, source, targets = fields
         profile.record(node, operator, seconds, begin=begin + shift, nbytes=nbytes, source=source, targets=targets)

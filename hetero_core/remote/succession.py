@@ -54,12 +54,11 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """The facts that a host tells of its device once: keys, names of metrics, and whether it exports."""
+    """The facts that a host tells of its device once: keys, names of metrics, and its full name."""
 
     keys: Mapping[str, ConfigKey]
     metrics: tuple[str, ...]
     full_name: str
-    exports: bool
 
 
 def describe_remote(carrier: Succession[Any], where: str) -> Description:
@@ -78,7 +77,7 @@ def describe_remote(carrier: Succession[Any], where: str) -> Description:
         name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words), aliases=tuple(aliases))
         for name, (kind, default, doc, choices, runtime, least, words, aliases) in fields["keys"].items()
     }
-    return Description(keys, fields["metrics"], fields["full_name"], fields["exports"])
+    return Description(keys, fields["metrics"], fields["full_name"])
 
 
 GRACE = 1.0
@@ -144,9 +143,7 @@ class Link(ABC):
                 limit = None
 
     def convert_end(self, request: object, message: str) -> HeteroError:
-        """Returns the error of a request after the end of its host, by cause: its deadline, a different request that hung, or a
-        crash.
-        """
+        """Returns the error of a request after the end of its host, by cause: its deadline, a different request that hung, or a crash."""
         if self._culprit is None:
             return DeviceCrashedError(message)
         return DeadlineExceededError(message) if self._culprit is request else HostReplacedError(message)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,6 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.errors import BlobError
 from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
-
-_TAGS = ("tuple", "bytes", "array", "strings", "spec", "items", "text")
 
 
 def dump_value(value: Any) -> bytes:
@@ -47,16 +45,12 @@ def _to_json(value: Any) -> Any:
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, np.generic):
         return _to_json(np.asarray(value)) if value.dtype.kind not in "biuf" else value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
+        return {"strings": [list(value.shape), [_to_json(item) for item in value.ravel().tolist()]]}
     if isinstance(value, np.ndarray):
-        return _array_to_json(value)
+        return {"array": [dtype_of_numpy(value.dtype), list(value.shape), base64.b64encode(value.tobytes()).decode()]}
     # Any other value, such as a plan among the metrics, is sent as text.
     return {"text": str(value)}
-
-
-def _array_to_json(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    if array.dtype.kind in "OUS":
-        return {"strings": [list(array.shape), [_to_json(item) for item in array.ravel().tolist()]]}
-    return {"array": [dtype_of_numpy(array.dtype), list(array.shape), base64.b64encode(array.tobytes()).decode()]}
 
 
 def _of_json(value: Any) -> Any:
@@ -65,25 +59,16 @@ def _of_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     ((tag, content),) = value.items()
-    if tag == "tuple":
-        return tuple(_of_json(item) for item in content)
-    if tag == "items":
-        return {_of_json(key): _of_json(item) for key, item in content}
-    if tag == "bytes":
-        return base64.b64decode(content)
-    if tag == "spec":
-        return ValueSpec(content[0], type_of_json(content[1]), content[2])
-    if tag == "text":
-        return content
-    return _array_of_json(tag, content)
+    return _READERS[tag](content)
 
 
-def _array_of_json(tag: str, content: Any) -> Any:
-    if tag == "strings":
-        array = np.empty(content[0], object)
-        array.ravel()[:] = [_of_json(item) for item in content[1]]
-        return array
-    if tag != "array":
-        raise ValueError(f"unknown tag {tag!r}; expected one of {', '.join(_TAGS)}")
-    dtype, shape, raw = content
-    return np.frombuffer(base64.b64decode(raw), numpy_dtype(dtype)).reshape(shape).copy()
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "tuple": lambda items: tuple(map(_of_json, items)),
+    "items": lambda pairs: {_of_json(key): _of_json(item) for key, item in pairs},
+    "bytes": base64.b64decode,
+    "spec": lambda fields: ValueSpec(fields[0], type_of_json(fields[1]), fields[2]),
+    "text": lambda text: text,
+    "strings": lambda fields: np.fromiter(map(_of_json, fields[1]), object, len(fields[1])).reshape(fields[0]),
+    "array": lambda fields: np.frombuffer(base64.b64decode(fields[2]), numpy_dtype(fields[0])).reshape(fields[1]).copy(),
+}
+"""Tag -> the value of its content."""

@@ -6,18 +6,19 @@ the first device takes over when it is compiled; without a list all devices are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import Any
 
 from hetero_auto.candidates import Candidates, ChildConfigs, find_precision, list_installed
-from hetero_auto.loading import MemberSource, export_members, import_members
+from hetero_auto.executable import MemberSource, export_members, import_members
 from hetero_auto.measuring import name_choice, read_choice
-from hetero_auto.multi import POLICY, PROPERTIES
-from hetero_auto.policies import DEVICE_POLICY_KEY, order_devices, stays_on_first
+from hetero_auto.multi import POLICY, PRIORITIES_KEY, PROPERTIES
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable, Way, may_repeat_nodes
+from hetero_core import Core
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
@@ -25,11 +26,71 @@ from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import ListedDevice, parse_device_name
 from hetero_core.devices.query import require_all_supported
 from hetero_core.devices.threads import HINT_KEY, STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import DeviceUnavailableError
+from hetero_core.errors import ConfigValueError, DeviceUnavailableError, HeteroError, enumerate_choices, suggest
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 
-PRIORITIES_KEY = "MULTI_DEVICE_PRIORITIES"
+DEVICE_POLICY_KEY = "AUTO_DEVICE_POLICY"
+MAX_PERFORMANCE, PREFER_CPU, MIN_OVERALL_POWER = "MAX_PERFORMANCE", "PREFER_CPU", "MIN_OVERALL_POWER"
+DEVICE_POLICIES = (MAX_PERFORMANCE, MIN_OVERALL_POWER, PREFER_CPU)
+
+Choose = Callable[[Network, tuple[str, ...]], str | Sequence[str]]
+
+
+def order_devices(
+    core: Core, device: DeviceName, children: tuple[str, ...], network: Network, config: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Returns the devices in the order of the policy. Raises: ConfigValueError; errors of the user's function, as they are."""
+    policy = config[DEVICE_POLICY_KEY]
+    if policy is None or policy.upper() in (MAX_PERFORMANCE, MIN_OVERALL_POWER):
+        return children
+    if policy.upper() == PREFER_CPU:
+        return tuple(sorted(children, key=lambda child: not _is_processor(core, child)))
+    where = f"configuration key {DEVICE_POLICY_KEY} of device {device}: {policy}"
+    chosen = _import_function(policy, device)(network, children)
+    names = [chosen] if isinstance(chosen, str) else list(chosen) if isinstance(chosen, Sequence) else []
+    if not names or not all(name in children for name in names):
+        raise ConfigValueError(f"{where} returned {chosen!r}; expected one or several of the devices {', '.join(children)}")
+    return tuple(dict.fromkeys(names))
+
+
+def stays_on_first(config: Mapping[str, Any]) -> bool:
+    """Says whether the first device that takes the whole network stays, so that no second device is loaded. Raises: ConfigValueError."""
+    policy, measure = config[DEVICE_POLICY_KEY], config[MEASURE_KEY]
+    if policy is None:
+        return False
+    is_measured = policy.upper() == MAX_PERFORMANCE
+    rival = f"{MEASURE_KEY}={'YES' if measure else 'NO'}" if measure in (True, False) and measure != is_measured else ""
+    if not is_measured and config[HINT_KEY] == CUMULATIVE:
+        rival = f"{HINT_KEY}={CUMULATIVE}"
+    if rival:
+        way = "measures each device" if is_measured else "uses one device, unmeasured"
+        raise ConfigValueError(f"{DEVICE_POLICY_KEY}={policy} {way}, and {rival} contradicts it; leave one of the keys out")
+    return not is_measured
+
+
+def _is_processor(core: Core, name: str) -> bool:
+    try:
+        return core.find_kind(name) == "processor"
+    except HeteroError:
+        return False  # a device that cannot be used is named when it is its turn
+
+
+def _import_function(policy: str, device: DeviceName) -> Choose:
+    try:
+        function = resolve_name(policy) if ":" in policy else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigValueError(
+            f"configuration key {DEVICE_POLICY_KEY} of device {device}: {policy} cannot be imported: {error}"
+        ) from error
+    if not callable(function):
+        raise ConfigValueError(
+            f"configuration key {DEVICE_POLICY_KEY} of device {device}: expected {enumerate_choices(DEVICE_POLICIES)}, or a function as "
+            f"'module:function', got {policy!r}{suggest(policy.upper(), DEVICE_POLICIES)}"
+        )
+    return function  # type: ignore[no-any-return]  # the user's
+
+
 STARTUP_KEY = "ENABLE_STARTUP_FALLBACK"
 HINTS = ("INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT")
 """Keys of several devices that AUTO takes without a list, too, and hands to those that know them."""
@@ -141,8 +202,7 @@ class AutoDevice(Composer):
     def export_network(self, executable: AutoExecutable) -> Payload:
         """The blob of the chosen device; waits until it is loaded."""
         executable.wait_until_settled()
-        network = None if executable.source is None else executable.source.network
-        return export_members(executable.pool.members, executable.inputs, executable.outputs, network)
+        return export_members(executable)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
@@ -157,8 +217,7 @@ class AutoDevice(Composer):
         return executable
 
     def _find_candidates(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[Candidates, MemberSource]:
-        """Returns the devices that take the whole network, and the source of members. Raises: as `configure_children`, for a
-        list."""
+        """Returns the devices that take the whole network, and the source of members. Raises: as `configure_children`, for a list."""
         children = self.require_children(device)
         order = order_devices(self._core, device, children, network, config)
         configs = ChildConfigs(self._core, device, children, config, order)

@@ -59,12 +59,6 @@ def _rank(core: Core, name: str) -> int | None:
     return _RANKS["processor" if core.get_metric(name, "DEVICE_ARCHITECTURE") == platform.machine() else "engine"]
 
 
-def holds_lock(core: Core, name: str) -> bool:
-    """Says whether a device holds the interpreter's lock while it computes; creates it only if its package does not tell."""
-    kind = core.find_kind(name)
-    return kind == "interpreter" if kind in _RANKS else bool(core.get_metric(name, "HOLDS_INTERPRETER_LOCK"))
-
-
 def find_precision(network: Network) -> str:
     """Returns the capability that the network asks for: INT8 if it is quantized, else the type of most of its constants."""
     if any(
@@ -84,16 +78,6 @@ def count_quantized(network: Network) -> int:
     """Returns the number of weights of at most 8 bits; weights that are packed into bytes count as these bytes."""
     types = (constant.type for constant in network.initializers.values())
     return sum(prod(fixed_sizes(own.shape) or ()) for own in types if isinstance(own, TensorType) and own.dtype in _QUANTIZED)
-
-
-def lacks_precision(core: Core, name: str, precision: str) -> bool:
-    """Says whether a device computes in other precisions than this by its own account.
-
-    A device without named precisions, as a composite device, is assumed to compute in it.
-    """
-    capabilities = core.get_metric(name, "OPTIMIZATION_CAPABILITIES")
-    own = [capability for capability in capabilities if capability in {"INT8", *_PRECISIONS.values()}]
-    return bool(own) and precision not in own
 
 
 class ChildConfigs(Mapping[str, Mapping[str, Any]]):
@@ -150,7 +134,10 @@ class Candidates:
     def __iter__(self) -> Iterator[str]:
         lacking = []
         for name in filter(self.takes_all, self._configs):
-            if self._precision and lacks_precision(self._core, name, self._precision):
+            capabilities = self._core.get_metric(name, "OPTIMIZATION_CAPABILITIES") if self._precision else ()
+            own = {"INT8", *_PRECISIONS.values()}.intersection(capabilities)
+            # A device without named precisions, as a composite device, is assumed to compute in all.
+            if own and self._precision not in own:
                 lacking.append(name)
             else:
                 yield name
@@ -191,8 +178,11 @@ class Candidates:
         return None
 
     def holds_lock(self, name: str) -> bool:
-        """Says whether a device holds the interpreter's lock while it computes, or cannot be used."""
+        """Says whether a device holds the interpreter's lock while it computes, or cannot be used; creates it only if its package does not
+        tell.
+        """
         try:
-            return holds_lock(self._core, name)
+            kind = self._core.find_kind(name)
+            return kind == "interpreter" if kind in _RANKS else bool(self._core.get_metric(name, "HOLDS_INTERPRETER_LOCK"))
         except DeviceUnavailableError:
             return True

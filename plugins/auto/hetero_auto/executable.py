@@ -1,4 +1,4 @@
-"""PoolExecutable: a network loaded on several devices, each request on a free device.
+"""A network loaded on several devices, or imported from a blob, each request on a free device.
 
 A started request goes to its device without a thread of ours; a request that its caller waits for uses the caller's thread. Inputs
 and outputs are the host's; a tensor of the caller stays in the memory of the device if that runs the request.
@@ -7,17 +7,140 @@ and outputs are the host's; a tensor of the caller stays in the memory of the de
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
-from hetero_auto.loading import MemberSource
-from hetero_auto.pool import MemberMemory, Pool, PoolTicket
-from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
-from hetero_core.composing.runs import describe_part, run_child, start_child
-from hetero_core.contract import Done, Executable, RunContext
-from hetero_core.errors import RequestCancelledError
+from hetero_auto.pool import Member, MemberMemory, Pool, PoolTicket
+from hetero_core import Core, ExecutableNetwork
+from hetero_core.composing.properties import computes_on_host, describe_parts, share_processors
+from hetero_core.composing.runs import run_child, start_child
+from hetero_core.contract import Done, Executable, Payload, QueryResult, RunContext
+from hetero_core.devices.names import ListedDevice
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.executed import ExecutedNode, place_executed
+from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
+
+REQUESTS_METRIC = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSource:
+    """The arguments from which members are loaded: the network, the list, the configuration of the whole and of each device.
+
+    `sharers` is how many devices work at the same time, each with its part of the processors; the devices in `shared` count as a
+    single device, and work in turns on the same part. `answers` holds the queries about the network so far.
+    """
+
+    core: Core
+    owner: str
+    network: Network
+    entries: tuple[ListedDevice, ...]
+    config: Mapping[str, Any]
+    configs: Mapping[str, Mapping[str, Any]]
+    sharers: int
+    shared: frozenset[str] = frozenset()
+    answers: Mapping[str, QueryResult] = field(default_factory=dict)
+
+    @property
+    def processors(self) -> int:
+        """The number of processors of the shared devices."""
+        processors: int = self.config[THREADS_KEY] * self.config[STREAMS_KEY]
+        return max(processors // self.sharers, 1) if self.shared else 0
+
+    def count_processors(self, loaded: ExecutableNetwork) -> int:
+        """Returns how many of the shared processors a run takes; 0 for a device that shares none."""
+        if str(loaded.device) not in self.shared:
+            return 0
+        threads: int = loaded.config[THREADS_KEY] // loaded.config[STREAMS_KEY]
+        return min(max(threads, 1), self.processors)
+
+    def load(self, name: str) -> Member:
+        """Returns the member of a device of the list. Raises: errors of the device, with a note."""
+        index = next(place for place, entry in enumerate(self.entries) if str(entry.device) == name)
+        entry, own = self.entries[index], self.configs[name]
+        requests = self.processors if name in self.shared else entry.count
+        threads = share_processors(self.core, name, self.config, own, sharers=self.sharers, requests=requests)
+        try:
+            # The cache entry of the whole has that of the chosen device.
+            cache = {"CACHE_DIR": ""} if self.config.get("CACHE_DIR") and "CACHE_DIR" in self.core.config_keys(name) else {}
+            loaded = self.core.load_network(self.network, name, {**own, **threads, **cache}, query=self.answers.get(name))
+        except Exception as error:
+            error.add_note(f"while {self.owner} loaded network '{self.network.name}' on {name}")
+            raise
+        slots = entry.count or int(loaded.get_metric(REQUESTS_METRIC))
+        return Member(loaded, slots, index, processors=self.count_processors(loaded))
+
+    def load_all(self, names: Sequence[str]) -> list[Member]:
+        """Returns a member for each device; if a device fails, the members loaded before it are closed."""
+        members: list[Member] = []
+        with ExitStack() as opened:
+            for name in names:
+                members.append(self.load(name))
+                opened.callback(members[-1].loaded.close)
+            opened.pop_all()
+        return members
+
+
+def find_shared(core: Core, entries: Sequence[ListedDevice]) -> frozenset[str]:
+    """Returns the devices without a count that compute on the host's processors, if there are several: they take turns. Runs in
+    parallel would take as long as in sequence, so the faster device should not wait for slower devices.
+    """
+    on_host = [str(entry.device) for entry in entries if entry.count is None and computes_on_host(core, str(entry.device))]
+    return frozenset(on_host if len(on_host) > 1 else ())
+
+
+def export_members(executable: PoolExecutable) -> Payload:
+    """Returns the payload of the members: an index in JSON, and for each of them the blob of its own device."""
+    from hetero_core.composing.blobs import export_part, pack_index  # only a blob needs these, and a first answer no blob
+
+    network = None if executable.source is None else executable.source.network
+    sections: dict[str, Any] = {}
+    rows = [
+        {
+            **export_part(member.loaded, network, f"device/{place}", sections),
+            "slots": member.slots,
+            "index": member.index,
+            "shares": bool(member.processors),
+        }
+        for place, member in enumerate(executable.pool.members)
+    ]
+    return pack_index(executable.inputs, executable.outputs, {"devices": rows}, sections)
+
+
+def import_members(
+    core: Core, payload: Payload, config: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]], *, owner: str
+) -> tuple[tuple[ValueSpec, ...], tuple[ValueSpec, ...], list[Member], int]:
+    """Returns inputs, outputs, the members of a payload, and how many processors those share that share some.
+
+    Raises: BlobDamagedError, BlobMismatchError, errors of a device."""
+    from hetero_core.composing.blobs import import_part, read_index, select_steering  # as above
+
+    def read(fields: Mapping[str, Any]) -> list[tuple[dict[str, Any], str, int, int]]:
+        rows = [(dict(row), str(row["device"]), int(row["slots"]), int(row["index"])) for row in fields["devices"]]
+        if not rows or any(slots < 1 or device not in configs for _, device, slots, _ in rows):
+            raise ValueError("no devices, devices that are not in the list, or a device without requests")
+        return rows
+
+    inputs, outputs, rows = read_index(payload, read, owner=owner)
+    members: list[Member] = []
+    sharing = sum(bool(row.get("shares")) for row, *_ in rows)
+    sharers = len(rows) - max(sharing - 1, 0)
+    processors = max(config[THREADS_KEY] * config[STREAMS_KEY] // sharers, 1)
+    with ExitStack() as opened:
+        for place, (row, device, slots, index) in enumerate(rows):
+            shares = sharing > 1 and bool(row.get("shares"))
+            requests = processors if shares else slots
+            threads = share_processors(core, device, config, configs[device], sharers=sharers, requests=requests)
+            steered = {**select_steering(core, device, config, configs[device]), **threads}
+            loaded, _ = import_part(core, row, f"device/{place}", payload.sections, steered, owner=owner)
+            opened.callback(loaded.close)
+            own = min(max(threads[THREADS_KEY] // threads[STREAMS_KEY], 1), processors) if shares else 0
+            members.append(Member(loaded, threads[STREAMS_KEY] if shares else slots, index, processors=own))
+        opened.pop_all()
+    return inputs, outputs, members, processors
 
 
 class PoolExecutable(Executable):
@@ -69,18 +192,10 @@ class PoolExecutable(Executable):
 
     def metrics(self) -> Mapping[str, Any]:
         """The devices that get requests now, and the number of requests that each device has run."""
-        members = self.pool.members
         return {
-            "EXECUTION_DEVICES": tuple(
-                dict.fromkeys(name for member in members for name in member.loaded.get_metric("EXECUTION_DEVICES"))
-            ),
+            **describe_parts([member.loaded for member in self.pool.members]),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pool.count_runs(),
             "REQUESTS_OF_DEVICES": dict(self.pool.served),
-            PROPERTIES_KEY: lambda: describe_properties(member.loaded for member in members),
-            **{
-                metric: tuple(dict.fromkeys(name for member in members for name in member.loaded.get_metric(metric)))
-                for metric in ("REFERENCE_NODES", "SLOW_NODES")
-            },
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
@@ -116,25 +231,11 @@ class _WaitingTicket(PoolTicket):
         self._granted = threading.Event()
         if self._refusal is not None:
             raise self._refusal
-        return _run_on_member(self)
-
-
-def _run_on_member(ticket: PoolTicket) -> tuple[Any, ...]:
-    member, context = ticket.member, ticket.context
-    assert member is not None, "a request runs on the member that it was granted"
-    if context.token.is_set:
-        raise RequestCancelledError("the request was cancelled before a device was free")
-    inner = describe_part(context, member.loaded, member.index, ticket.state.on(member))
-    outputs = run_child(member.loaded, ticket.inputs, inner)
-    _end_part(ticket, inner)
-    return outputs
-
-
-def _end_part(ticket: PoolTicket, inner: RunContext) -> None:
-    """Writes into the profile which device has run the request."""
-    if inner.profile is not None and ticket.member is not None:
-        loaded = ticket.member.loaded
-        inner.profile.end_part(tuple(spec.name for spec in loaded.inputs), tuple(spec.name for spec in loaded.outputs))
+        inner = self.open_run()
+        assert self.member is not None
+        outputs = run_child(self.member.loaded, self.inputs, inner)
+        self.end_run(inner)
+        return outputs
 
 
 class StartedTicket(PoolTicket):
@@ -149,19 +250,16 @@ class StartedTicket(PoolTicket):
 
     def begin(self) -> None:
         """Starts the run on the member."""
-        member, context = self.member, self.context
-        assert member is not None, "a request begins on the member that it was granted"
         try:
-            if context.token.is_set:
-                raise RequestCancelledError("the request was cancelled before a device was free")
-            inner = describe_part(context, member.loaded, member.index, self.state.on(member))
-            start_child(member.loaded, self.inputs, inner, lambda outputs, error: self._end(inner, outputs, error))
+            inner = self.open_run()
+            assert self.member is not None
+            start_child(self.member.loaded, self.inputs, inner, lambda outputs, error: self._end(inner, outputs, error))
         except BaseException as error:  # noqa: BLE001  # whoever holds the request is told
             self._end(None, None, error)
 
     def _end(self, inner: RunContext | None, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         if error is None and inner is not None:
-            _end_part(self, inner)
+            self.end_run(inner)
         if not self._leave(self, error):
             self._done(outputs, self.describe_failure() if error is not None and error in self.failed.values() else error)
 

@@ -157,20 +157,18 @@ def _time_mix(member: Member, runs: Sequence[_Run], pool: Pool) -> list[float]:
     times = []
     for run in runs:
         with pool.hold(_HOLD_SECONDS) if run.seconds < _SPARE_SECONDS else nullcontext():
-            _wait_for_room(pool.is_busy)
+            deadline = perf_counter() + _SPARE_SECONDS
+            while pool.is_busy() and perf_counter() < deadline:
+                sleep(2e-4)
             if len(runs) > 1:
                 times.append(run.share_of_changes * _time(member, run.infer, 1))
             if run.share:
-                _settle(member, run)
+                latest = perf_counter() + _SETTLE_SECONDS
+                while run.seconds < _SETTLE_SECONDS and perf_counter() < latest:
+                    run.seconds = min(run.seconds, _time(member, run.infer, 1))
                 count = max(1, int(_SAMPLE_SECONDS / max(run.seconds, 1e-9)))
                 times.append(run.share * _time(member, run.infer, count))
     return times
-
-
-def _settle(member: Member, run: _Run) -> None:
-    latest = perf_counter() + _SETTLE_SECONDS
-    while run.seconds < _SETTLE_SECONDS and perf_counter() < latest:
-        run.seconds = min(run.seconds, _time(member, run.infer, 1))
 
 
 def _is_decided(samples: Collection[Sequence[float]], seconds: float) -> bool:
@@ -240,24 +238,15 @@ def _time(member: Member, run: Callable[[], object], count: int) -> float:
     return (perf_counter() - began) / count
 
 
-def _wait_for_room(is_busy: Callable[[], bool]) -> None:
-    deadline = perf_counter() + _SPARE_SECONDS
-    while is_busy() and perf_counter() < deadline:
-        sleep(2e-4)
-
-
 def make_inputs(specs: Sequence[ValueSpec]) -> dict[str, Any]:
     """Returns inputs of ones with open sizes of 1, for a network that is measured before its first request."""
-    return {spec.name: _make_input(spec) for spec in specs}
-
-
-def _make_input(spec: ValueSpec) -> Any:
-    value_type = spec.type
-    if not isinstance(value_type, TensorType) or value_type.dtype is None:
-        return None
-    shape = tuple(size if isinstance(size, int) else 1 for size in value_type.shape or ())
-    dtype = numpy_dtype(value_type.dtype)
-    return np.full(shape, "", dtype) if dtype.kind == "O" else np.ones(shape, dtype)
+    inputs: dict[str, Any] = dict.fromkeys(spec.name for spec in specs)
+    for spec in specs:
+        if isinstance(spec.type, TensorType) and spec.type.dtype is not None:
+            shape = tuple(size if isinstance(size, int) else 1 for size in spec.type.shape or ())
+            dtype = numpy_dtype(spec.type.dtype)
+            inputs[spec.name] = np.full(shape, "", dtype) if dtype.kind == "O" else np.ones(shape, dtype)
+    return inputs
 
 
 _FORMAT = 3

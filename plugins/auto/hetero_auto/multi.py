@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hetero_auto.executable import PoolExecutable
-from hetero_auto.loading import MemberSource, export_members, find_shared, import_members
+from hetero_auto.executable import MemberSource, PoolExecutable, export_members, find_shared, import_members
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children
@@ -75,8 +74,7 @@ class MultiDevice(Composer):
     @hookimpl
     def export_network(self, executable: PoolExecutable) -> Payload:
         """The blob of each device."""
-        network = None if executable.source is None else executable.source.network
-        return export_members(executable.pool.members, executable.inputs, executable.outputs, network)
+        return export_members(executable)
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:

@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from hetero_core import ExecutableNetwork
+from hetero_core.composing.runs import describe_part
 from hetero_core.contract import RunContext
 from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
 
@@ -124,6 +125,19 @@ class PoolTicket:
             if its_error is not error:
                 error.add_note(f"{first.name} was first; {other.name} failed at the request, too: {its_error}")
         return error
+
+    def open_run(self) -> RunContext:
+        """Returns the context of the run on the member. Raises: RequestCancelledError; errors of the member's device."""
+        assert self.member is not None, "a request runs on the member that it was granted"
+        if self.context.token.is_set:
+            raise RequestCancelledError("the request was cancelled before a device was free")
+        return describe_part(self.context, self.member.loaded, self.member.index, self.state.on(self.member))
+
+    def end_run(self, inner: RunContext) -> None:
+        """Writes into the profile which device has run the request."""
+        if inner.profile is not None and self.member is not None:
+            loaded = self.member.loaded
+            inner.profile.end_part(tuple(spec.name for spec in loaded.inputs), tuple(spec.name for spec in loaded.outputs))
 
     def begin(self) -> None:
         """Is called once for each member that the request is granted."""

@@ -30,29 +30,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hetero_auto.candidates import Candidates
-from hetero_auto.executable import PoolExecutable, StartedTicket
-from hetero_auto.loading import MemberSource
-from hetero_auto.measuring import (
-    Choice,
-    Mix,
-    Requests,
-    await_kernels,
-    beats,
-    describe_device,
-    make_inputs,
-    write_choice,
-)
+from hetero_auto.executable import MemberSource, PoolExecutable, StartedTicket
+from hetero_auto.measuring import Choice, Mix, Requests, await_kernels, beats, describe_device, make_inputs, write_choice
 from hetero_auto.pool import POLICIES, POLICY_KEY, Member, MemberMemory, Pool, ends_request
 from hetero_core.composing.runs import is_ready
 from hetero_core.contract import CancelToken, Done, Executable, RunContext, is_candidate
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.threads import HINT_KEY
 from hetero_core.devices.watch import OutOfTimeError
-from hetero_core.errors import (
-    ClosedError,
-    DeviceTimeoutError,
-    HeteroError,
-)
+from hetero_core.errors import ClosedError, DeviceTimeoutError, HeteroError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executors import Executor
@@ -71,46 +57,18 @@ def may_repeat_network(network: Network) -> bool:
 
 def may_repeat_nodes(nodes: Iterable[Node]) -> bool:
     """Says whether nodes have no other effect than their results: none draws numbers or is an operator of the user."""
-    for node in nodes:
-        is_idle = node.op_type == "Dropout" and node.since_version >= 7 and len(node.inputs) < 3
-        if (
-            (node.op_type in RANDOM_OPERATORS and not is_idle)
-            or node.domain not in _DOMAINS
-            or not all(may_repeat_nodes(body.nodes) for body in node.bodies.values())
-        ):
-            return False
-    return True
+    return all(
+        (node.op_type not in RANDOM_OPERATORS or (node.op_type == "Dropout" and node.since_version >= 7 and len(node.inputs) < 3))
+        and node.domain in _DOMAINS
+        and all(may_repeat_nodes(body.nodes) for body in node.bodies.values())
+        for node in nodes
+    )
 
 
 def may_repeat_run(context: RunContext) -> bool:
     """Says whether nothing of a run's context is changed by a second run beside it."""
     presets = context.outputs is not None and any(array is not None for array in context.outputs)
     return not (presets or context.tensors or context.profile is not None or context.limits is not None)
-
-
-class Races:
-    """The requests of a pool that race. Holds the pool, not the executable. Safe for threads."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._races: set[_Race] = set()
-
-    def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        """Starts a request on the quick device; `done` gets the first answer. Raises: ClosedError."""
-        race = _Race(self._pool, inputs, context, lambda *answer: self._end(race, done, *answer))
-        # In this order no race is missed: the set has it before the pool is read, and the pool changes before the set is read.
-        self._races.add(race)
-        race.start()
-        race.repeat()
-
-    def repeat_all(self) -> None:
-        """Starts each request that runs on a device which has left the pool again, on a device that is in it."""
-        for race in list(self._races):
-            race.repeat()
-
-    def _end(self, race: _Race, done: Done, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
-        self._races.discard(race)
-        done(outputs, error)
 
 
 class _RunToken(CancelToken):
@@ -129,10 +87,13 @@ class _RunToken(CancelToken):
 
 
 class _Race:
-    """A request and its runs, each with a working memory and a token of its own."""
+    """A request that races, and its runs, each with a working memory and a token of its own. Holds the pool, not the executable. Safe for
+    threads.
+    """
 
-    def __init__(self, pool: Pool, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        self._pool, self._done = pool, done
+    def __init__(self, pool: Pool, races: set[_Race], inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
+        """`races` holds those that have no answer yet; `done` gets the first answer."""
+        self._pool, self._races, self._done = pool, races, done
         # The caller may write over its inputs as soon as it has an answer, while the slower device still reads them.
         self._inputs = tuple(each.copy() if isinstance(each, np.ndarray) else each for each in inputs)
         self._context = context
@@ -143,8 +104,11 @@ class _Race:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Starts the first run. Raises: ClosedError."""
+        """Starts the first run, on the quick device. Raises: ClosedError."""
+        # In this order no race is missed: the set has it before the pool is read, and the pool changes before the set is read.
+        self._races.add(self)
         self._pool.enter(self._open_ticket())
+        self.repeat()
 
     def repeat(self) -> None:
         """Starts a further run if the latest run is on a device that has left the pool; another call does nothing."""
@@ -184,6 +148,7 @@ class _Race:
         for ticket in tickets:
             # A device that looks ends the slower run; the pool does not give it to another device.
             ticket.context.token.is_set = True
+        self._races.discard(self)
         self._done(outputs, None if error is None else self._error)
 
 
@@ -240,21 +205,16 @@ class AutoExecutable(PoolExecutable):
         # The choice may end while it is being started, on the same thread.
         self._lock, self._is_handed_over = threading.RLock(), False
         self._settled: Future[None] | None = None
-        self._races: Races | None = None
+        self._races: set[_Race] | None = None
         self._actions: list[Callable[[], object]] = []
 
     @staticmethod
     def load(source: MemberSource, candidates: Candidates, way: Way) -> AutoExecutable:
-        """Returns the executable, ready for its first request.
-
-        Raises: the error of the last device, if no device can load the network.
-        """
+        """Returns the executable, ready for its first request. Raises: the error of the last device, if no device can load the network."""
         loader = _Loader(source, candidates, way)
-        falls_back = source.config[RUNTIME_KEY]
-        pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), loader.replace_failed if falls_back else lambda _: None)
-        loader.pool = pool
+        pool = loader.pool
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
-        loader.requests = executable.requests
+        executable.requests = loader.requests
         if source.config[HINT_KEY] == CUMULATIVE:
             pool.set_members(list(loader.load_each(candidates)))
             return executable
@@ -268,8 +228,7 @@ class AutoExecutable(PoolExecutable):
             executable.hand_over()
             return executable
         if may_repeat_network(source.network):
-            executable._races = Races(pool)
-            loader.races = executable._races
+            executable._races = loader.races
         # The loader holds its executor: the Core waits for the threads of referenced executors.
         loader.executor = source.core.create_executor(source.owner, workers=1)
         reference = weakref.ref(executable)
@@ -298,7 +257,7 @@ class AutoExecutable(PoolExecutable):
         self._note_request(inputs, context)
         races = self._races
         if races is not None and may_repeat_run(context):
-            races.start(inputs, context, done)
+            _Race(self.pool, races, inputs, context, done).start()
         else:
             super().start(inputs, context, done)
 
@@ -382,19 +341,16 @@ class AutoExecutable(PoolExecutable):
         super().close()
 
 
-def _discard(member: Member) -> None:
-    member.loaded.close()
-
-
 class _Loader:
     """Loads members of a network and chooses among them; a load that failed is not tried again."""
 
-    pool: Pool
-    requests: Requests
     executor: Executor | None = None
-    races: Races | None = None
 
     def __init__(self, source: MemberSource, candidates: Candidates, way: Way) -> None:
+        replace_failed = self.replace_failed if source.config[RUNTIME_KEY] else lambda _: None
+        self.pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), replace_failed)
+        self.requests = Requests()
+        self.races: set[_Race] = set()
         self._source = source
         self._candidates = candidates
         self._seconds: dict[str, float] = {}
@@ -535,8 +491,9 @@ class _Loader:
             # A device that leaves may be the next one again.
             self._used -= {other.name for other in self.pool.members if other is not member}
             self.pool.set_members([member])
-        if self.races is not None:
-            self.races.repeat_all()
+        # Each request that runs on a device which has left the pool starts again, on a device that is in it.
+        for race in list(self.races):
+            race.repeat()
 
     def _settle_measured(self) -> None:
         """Has each device that can load the network take over if it is faster than the device that serves.
@@ -551,7 +508,9 @@ class _Loader:
         is_sure = True
         try:
             for challenger in self._load_challengers(best, again):
-                is_faster = self._has_kernels(challenger) and self._beats(challenger, best)
+                is_faster = self._has_kernels(challenger) and self._call(
+                    challenger, best, partial(beats, challenger, best, self.pool)
+                )
                 for member in {challenger, best} - self._abandoned:
                     seconds[member.name] = self._candidates.query_seconds[member.name] + self._seconds[member.name] + member.first
                 winner, loser = (challenger, best) if is_faster else (best, challenger)
@@ -583,12 +542,14 @@ class _Loader:
         only if the user has asked for a measurement.
         """
         for name in self._candidates.names:
-            member = self._find_present(name)
+            member = next((present for present in self.pool.members if present.name == name), None)
             if name == best.name or (name in self._used and member is None):
                 continue
             if (self._way.entry and self._candidates.holds_lock(name)) or not self._takes_all(name):
                 continue
-            if not self._has_room():
+            # The constants of the network have to fit into memory a few times.
+            memory, constants = read_host_memory(), self._source.network.initializers.values()
+            if memory is not None and _MEMORY_SHARE * sum(constant.nbytes for constant in constants) > memory[1]:
                 logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
                 break
             self._await_first_runs(_FIRST_SECONDS)
@@ -619,20 +580,6 @@ class _Loader:
             self._is_late = True
             logger.warning("%s goes on without %s, which has not answered whether it takes the network", self._source.owner, name)
             return False
-
-    def _find_present(self, name: str) -> Member | None:
-        """Returns the member of a device in the pool."""
-        return next((member for member in self.pool.members if member.name == name), None)
-
-    def _has_room(self) -> bool:
-        """Says whether the constants of the network fit into memory a few times."""
-        memory = read_host_memory()
-        nbytes = sum(constant.nbytes for constant in self._source.network.initializers.values())
-        return memory is None or _MEMORY_SHARE * nbytes <= memory[1]
-
-    def _beats(self, challenger: Member, best: Member) -> bool:
-        """As `beats`; a member that hangs in a run loses."""
-        return self._call(challenger, best, partial(beats, challenger, best, self.pool))
 
     def _has_kernels(self, member: Member) -> bool:
         """Waits for the final kernels of a member; False if it fails or hangs in a run."""
@@ -713,7 +660,11 @@ class _Loader:
         token = is_candidate.set(self._way.measures and len(self._candidates.names) > 1)
         load = partial(self._source.load, name)
         try:
-            member = load() if seconds is None else self._call_within(seconds, load, f"hetero-{name} load", _discard)
+            member = (
+                load()
+                if seconds is None
+                else self._call_within(seconds, load, f"hetero-{name} load", lambda late: late.loaded.close())
+            )
         except OutOfTimeError:
             self._is_late = True
             raise DeviceTimeoutError(f"device {name} has not loaded it within {seconds:g} s; its thread goes on") from None

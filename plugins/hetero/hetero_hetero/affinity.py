@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,7 @@ from hetero_core.contract import freeze_mapping
 from hetero_core.devices.names import parse_device_name
 from hetero_core.errors import AffinityError, ConfigValueError, InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.graph import Network
+from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.topology import predecessors_of_nodes
 from hetero_hetero.branches import cut_branches, is_branching
 from hetero_hetero.moves import (
@@ -30,8 +32,23 @@ from hetero_hetero.moves import (
     propose_shape_moves,
     propose_unit_moves,
 )
-from hetero_hetero.parts import cut_part, without_pins
-from hetero_hetero.subgraphs import Subgraph, run_selection
+from hetero_hetero.subgraphs import Selection, Subgraph, run_selection
+
+
+def cut_part(network: Network, names: Sequence[str]) -> Network:
+    """Returns the network of these nodes without pins: they are settled, and mean nothing to an inner HETERO.
+
+    Outputs of the network that no node makes are left out, even if the part has all nodes.
+
+    Raises: InvalidNetworkError if a value at a border has no known element type.
+    """
+    return without_pins(cut_subnetwork(network, names))
+
+
+def without_pins(network: Network) -> Network:
+    """Returns the network with no node pinned."""
+    return replace(network, affinity=freeze_mapping({})) if network.affinity else network
+
 
 ROLES_KEY = "HETERO_ROLES"
 
@@ -213,25 +230,20 @@ def _take_branching(task: SplitTask, assignment: Assignment, name: str) -> bool:
 
 
 def _query(task: SplitTask, assignment: Assignment, names: Iterable[str], device: str) -> dict[str, str | None]:
-    """Returns the reason of refusal for each node; None if the device takes the node."""
+    """Returns the reason of refusal for each node; None if the device takes the node.
+
+    The device is asked about the network of these nodes, or about the whole network if a border value of unknown type prevents a cut: a
+    plan that really has to cut there fails when its stages are cut, with the values listed.
+    """
     part_names = tuple(names)
-    answer = task.core.query_network(_find_part(task, part_names), device, task.configs[device])
+    part = without_pins(task.network)
+    if len(part_names) < len(part.nodes):
+        with suppress(InvalidNetworkError):
+            part = task.cut(part_names)
+    answer = task.core.query_network(part, device, task.configs[device])
     if not answer.refused:
         assignment.confirmed[device, part_names] = answer
     return {name: answer.refused.get(name) for name in part_names}
-
-
-def _find_part(task: SplitTask, names: tuple[str, ...]) -> Network:
-    """Returns the network of these nodes; the whole network if a border value of unknown type prevents a cut.
-
-    A plan that really has to cut there fails when its stages are cut, with the values listed.
-    """
-    if len(names) == len(task.network.nodes):
-        return without_pins(task.network)
-    try:
-        return task.cut(names)
-    except InvalidNetworkError:
-        return without_pins(task.network)
 
 
 def _arrange(task: SplitTask, assignment: Assignment) -> None:
@@ -254,37 +266,30 @@ def _arrange(task: SplitTask, assignment: Assignment) -> None:
 def _try_moves(task: SplitTask, assignment: Assignment, moves: Sequence[Move]) -> None:
     """Asks each device about the nodes that shall come to it, and makes the moves of which it takes all nodes.
 
-    After every call a node has moved, or was refused by a device, or will never move again: there are no endless rounds.
+    Nodes that are there already were asked for as company, and keep their place. After every call a node has moved, or was refused by a
+    device, or will never move again: there are no endless rounds.
     """
+    index_of_node = task.network.index_of_node
     for device in task.configs:
         device_moves = [move for move in moves if move.device == device]
         if not device_moves:
             continue
-        index_of_node = task.network.index_of_node
         names = sorted({name for move in device_moves for name in move.names}, key=index_of_node.__getitem__)
         answer = _query(task, assignment, names, device)
         for move in device_moves:
-            _finish_move(assignment, move, answer)
-
-
-def _finish_move(assignment: Assignment, move: Move, answer: Mapping[str, str | None]) -> None:
-    """Makes a move if its device takes all nodes. Nodes that are there already were asked for as company, and keep their place."""
-    coming = [name for name in move.names if assignment.device_of_node[name] != move.device]
-    refused = {name: reason for name in move.names if (reason := answer[name]) is not None}
-    if not refused:
-        assignment.move(coming, move.device, move.reason)
-        return
-    for name in coming:
-        if name in refused:
-            assignment.refuse(name, move.device, refused[name])
-    if not any(name in refused for name in coming):
-        assignment.settled.update(coming)
+            coming = [name for name in move.names if assignment.device_of_node[name] != device]
+            refused = {name: reason for name in coming if (reason := answer[name]) is not None}
+            if all(answer[name] is None for name in move.names):
+                assignment.move(coming, device, move.reason)
+            elif not refused:
+                assignment.settled.update(coming)
+            for name, reason in refused.items():
+                assignment.refuse(name, device, reason)
 
 
 def _select(task: SplitTask, assignment: Assignment) -> tuple[Subgraph, ...]:
     """Returns the subgraphs; a quantized unit that is on one device counts as a single node, so that no cut goes through it."""
-    devices, units, graph = _describe_selection(task, assignment)
-    selection = run_selection(*graph, policy=task.policy, names=[node.name for node in task.network.nodes])
+    devices, units, selection = _run_selection(task, assignment)
     procedures = Counter[str]()
     for head, procedure in selection.procedure_of_node.items():
         procedures[procedure] += len(units.get(head, (head,)))
@@ -300,17 +305,13 @@ def trace_assignment(task: SplitTask, assignment: Assignment) -> str:
 
     A quantized unit is shown by the name of its first node.
     """
-    _, _, graph = _describe_selection(task, assignment)
-    names = [node.name for node in task.network.nodes]
-    return run_selection(*graph, policy=task.policy, names=names, traces=True).trace
+    return _run_selection(task, assignment, traces=True)[2].trace
 
 
-_Selection = tuple[dict[int, tuple[int, ...]], dict[int, str], tuple[str, ...]]
-"""The input of subgraph selection: the predecessors and the device of each node, and the devices in order of priority."""
-
-
-def _describe_selection(task: SplitTask, assignment: Assignment) -> tuple[list[str], dict[int, tuple[int, ...]], _Selection]:
-    """Returns the device of each node, the quantized units by their first node, and the graph with each unit as a single node."""
+def _run_selection(
+    task: SplitTask, assignment: Assignment, *, traces: bool = False
+) -> tuple[list[str], dict[int, tuple[int, ...]], Selection]:
+    """Returns the device of each node, the quantized units by their first node, and the selection with each unit as a single node."""
     devices = [assignment.device_of_node[node.name] for node in task.network.nodes]
     is_split = len(set(devices)) > 1
     units = {unit[0]: unit for unit in task.units if len({devices[index] for index in unit}) == 1} if is_split else {}
@@ -318,7 +319,9 @@ def _describe_selection(task: SplitTask, assignment: Assignment) -> tuple[list[s
     # A node that HETERO runs itself is a subgraph of its own: as if each were on a device of its own.
     device_of_head = {head: f"{task.itself} {head}" if devices[head] == task.itself else devices[head] for head in predecessors}
     alone = [device for device in device_of_head.values() if device not in assignment.priorities]
-    return devices, units, (predecessors, device_of_head, (*assignment.priorities, *alone))
+    names = [node.name for node in task.network.nodes]
+    priorities = (*assignment.priorities, *alone)
+    return devices, units, run_selection(predecessors, device_of_head, priorities, task.policy, names, traces=traces)
 
 
 def _contract(predecessors: Sequence[tuple[int, ...]], units: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:

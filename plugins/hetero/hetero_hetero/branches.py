@@ -7,7 +7,6 @@ runs, with its side effects and errors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,13 +57,16 @@ def _cut_branch(network: Network, node: Node, body: Graph) -> Network:
     )
 
 
-@dataclass(frozen=True)
-class _Branch:
-    """A loaded branch: which inputs of the If it takes, and which of its outputs the If returns."""
-
-    loaded: ExecutableNetwork
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+def describe_plan(plan: Plan) -> dict[str, Any]:
+    """Returns the metrics of a split network that its plan tells."""
+    inner = [boundary for boundary in plan.boundaries if boundary.producer is not None]
+    return {
+        "HETERO_SUBGRAPHS": tuple((stage.device, stage.nodes) for stage in plan.stages),
+        "HETERO_NUMBER_OF_SUBMODELS": len(plan.stages),
+        "HETERO_PLAN": plan,
+        "HETERO_BOUNDARY_TENSORS": len(inner),
+        "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
+    }
 
 
 class BranchExecutable(Executable):
@@ -79,50 +81,49 @@ class BranchExecutable(Executable):
         condition = node.inputs[0]
         self._fixed = network.initializers[condition].array if condition in network.initializers else None
         self._condition = network.index_of_input.get(condition, 0)
-        self._branches = tuple(self._place(node, loaded) for loaded in (then_branch, else_branch))
-
-    def _place(self, node: Node, loaded: ExecutableNetwork) -> _Branch:
-        position = self.network.index_of_input
-        inputs = tuple(position[spec.name] for spec in loaded.inputs)
-        return _Branch(loaded, inputs, tuple(node.outputs.index(spec.name) for spec in self.outputs))
+        # Each branch with the inputs of the If that it takes, and its own outputs that the If returns.
+        self._branches = tuple(
+            (
+                loaded,
+                tuple(network.index_of_input[spec.name] for spec in loaded.inputs),
+                tuple(node.outputs.index(spec.name) for spec in self.outputs),
+            )
+            for loaded in (then_branch, else_branch)
+        )
 
     def create_state(self) -> tuple[object, ...]:
         """Returns the working memory of both branches."""
-        return tuple(branch.loaded.create_state() for branch in self._branches)
+        return tuple(loaded.create_state() for loaded, _, _ in self._branches)
 
     def create_spare(self, state: Any) -> tuple[object, ...]:
         """Returns the second working memory of both branches."""
-        return tuple(branch.loaded.create_state(beside) for branch, beside in zip(self._branches, state, strict=True))
+        return tuple(loaded.create_state(beside) for (loaded, _, _), beside in zip(self._branches, state, strict=True))
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs of the branch that the condition chooses."""
         condition = inputs[self._condition] if self._fixed is None else self._fixed
         chosen = 0 if bool(np.asarray(condition).reshape(-1)[0]) else 1
-        branch = self._branches[chosen]
+        loaded, places_in, places_out = self._branches[chosen]
         states: Any = context.state
         inner = context.derive(states[chosen], outputs=None, tensors=None)
-        results = branch.loaded.run_device(tuple(inputs[place] for place in branch.inputs), inner)
-        return tuple(results[place] for place in branch.outputs)
+        results = loaded.run_device(tuple(inputs[place] for place in places_in), inner)
+        return tuple(results[place] for place in places_out)
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of a split network; its devices are those of both branches."""
-        devices = (device for branch in self._branches for device in branch.loaded.get_metric("EXECUTION_DEVICES"))
-        properties = [branch.loaded.get_metric(PROPERTIES_KEY) for branch in self._branches]
+        devices = (device for loaded, _, _ in self._branches for device in loaded.get_metric("EXECUTION_DEVICES"))
+        properties = [loaded.get_metric(PROPERTIES_KEY) for loaded, _, _ in self._branches]
         return {
-            "HETERO_SUBGRAPHS": tuple((stage.device, stage.nodes) for stage in self.plan.stages),
-            "HETERO_NUMBER_OF_SUBMODELS": len(self.plan.stages),
-            "HETERO_PLAN": self.plan,
-            "HETERO_BOUNDARY_TENSORS": 0,
-            "HETERO_BOUNDARY_BYTES": 0,
+            **describe_plan(self.plan),
             PROPERTIES_KEY: {**properties[1], **properties[0]},
             "EXECUTION_DEVICES": tuple(dict.fromkeys(devices)),
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of both branches, of which a run takes one."""
-        return tuple(node for branch in self._branches for node in branch.loaded.list_executed())
+        return tuple(node for loaded, _, _ in self._branches for node in loaded.list_executed())
 
     def close(self) -> None:
         """Closes both branches."""
-        for branch in self._branches:
-            branch.loaded.close()
+        for loaded, _, _ in self._branches:
+            loaded.close()

@@ -1,4 +1,10 @@
-"""The HETERO device: its hooks. Loading reads top to bottom: affinity, subgraphs, stages, load each, executable."""
+"""The HETERO device: its hooks, and its payload. Loading reads top to bottom: affinity, subgraphs, stages, load each, executable.
+
+The payload is an index in JSON, the blob of each part, and the constants among the outputs. Sections: `index`; for stage i either `stage/i`
+(a container written by its device) or, if the device cannot export, `stage/i/model` and `stage/i/weights` (the part itself, loaded again
+at import), and with HETERO_FALLBACK=NEXT beside a container `stage/i/part/...` (the part, for another device); `constants/<n>/...`
+likewise for outputs that are constants.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +16,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hetero_core import Plan
-from hetero_core.composing.blobs import check_parts
+import numpy as np
+
+from hetero_core.composing.blobs import (
+    Loaded,
+    add_prefix,
+    check_parts,
+    export_part,
+    import_part,
+    pack_index,
+    read_index,
+    select_steering,
+    take_prefix,
+)
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, find_unavailable
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
-from hetero_core.devices.threads import AUTO, STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import DeviceUnavailableError
+from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.errors import BlobDamagedError, DeviceUnavailableError
 from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
+from hetero_core.network.initializers import Initializer
+from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
+from hetero_core.plan import Boundary, Conflict, HeldMemory, Plan, PlanStage
 from hetero_hetero.affinity import ROLES_KEY, SplitTask, begin_assignment, complete_assignment, resolve_roles, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable, require_limits
-from hetero_hetero.fallback import Loaded, Substitutes, guard_stages
+from hetero_hetero.fallback import Substitutes, find_guard, guard_stages
 from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
-from hetero_hetero.payload import export_stages, import_stages, read_plan
-from hetero_hetero.placement.choice import (
-    BUDGET_KEY,
-    DISTRIBUTION_KEY,
-    INPUTS_KEY,
-    MEMORY_KEY,
-    OBJECTIVE_KEY,
-    OBJECTIVES,
-    PIPELINE,
-    PLACEMENT_KEY,
-    PLACEMENTS,
-    PLACING_KEYS,
-    SIZES_KEY,
-    place_nodes,
-)
+from hetero_hetero.moves import Assignment
+from hetero_hetero.placement.choice import MEMORY_KEY, PLACEMENT_KEY, PLACEMENTS, PLACING_KEYS, Decision, place_nodes
+from hetero_hetero.schedule import configure_stages
 from hetero_hetero.subgraphs import POLICIES
 
 logger = logging.getLogger(__name__)
@@ -88,35 +96,7 @@ OWN_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
             "Whether a load or an import writes its plan to hetero_subgraphs_<network>.dot in the working folder.",
             runtime=True,
         ),
-        PLACEMENT_KEY: ConfigKey(
-            str,
-            PLACEMENTS[0],
-            "Which device runs a node that several take: the first in the list, or the one with which the whole was measured fastest; "
-            "MEASURED uses an earlier measurement where one is kept.",
-            choices=PLACEMENTS,
-        ),
-        BUDGET_KEY: ConfigKey(float, 30.0, "The seconds that MEASURED may measure, where no earlier measurement is kept.", least=0),
-        OBJECTIVE_KEY: ConfigKey(
-            str,
-            OBJECTIVES[0],
-            "Whether MEASURED seeks the least time of one run, or the least time for each of several requests that overlap.",
-            choices=OBJECTIVES,
-            added_later=True,
-        ),
-        INPUTS_KEY: ConfigKey(str, "", "An .npz file with the inputs for the runs of MEASURED; empty: they are drawn."),
-        MEMORY_KEY: ConfigKey(
-            dict,
-            None,
-            'What devices may hold, {"GPU.0": "8GB"}, or AUTO for what they have free; the network is cut into a pipeline of parts '
-            "that fit.",
-            words=(AUTO,),
-        ),
-        SIZES_KEY: ConfigKey(
-            dict, None, f'The largest sizes of open inputs, {{"past": 2048}}, for the estimate of {MEMORY_KEY}.', added_later=True
-        ),
-        DISTRIBUTION_KEY: ConfigKey(
-            str, "", f"{PIPELINE} balances the bytes of the network over all devices of the list.", choices=("", PIPELINE)
-        ),
+        **PLACING_KEYS,
         ROLES_KEY: ConfigKey(
             dict,
             None,
@@ -139,9 +119,7 @@ class HeteroDevice(Composer):
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """The device of each node, and the whole plan; there is no plan if all devices refuse a node."""
-        task, decision = place_nodes(self._describe_task(device, network, config), config)
-        assignment = begin_assignment(task)
-        complete_assignment(task, assignment)
+        task, assignment, decision = self._assign(device, network, config)
         plan = None if assignment.refused else build_plan(network, assignment, cut_stages(task, assignment), decision)
         if plan is not None and config[TRACE_KEY]:
             plan = replace(plan, selection=trace_assignment(task, assignment))
@@ -157,9 +135,7 @@ class HeteroDevice(Composer):
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Splits the network and loads each part on its device."""
-        task, decision = place_nodes(self._describe_task(device, network, config), config)
-        assignment = begin_assignment(task)
-        complete_assignment(task, assignment)
+        task, assignment, decision = self._assign(device, network, config)
         require_complete(task, assignment)
         if len(network.nodes) == 1 and str(device) in assignment.device_of_node.values():
             return self._load_branches(task, build_plan(network, assignment, cut_stages(task, assignment)))
@@ -188,7 +164,21 @@ class HeteroDevice(Composer):
         """The plan, and of each part the blob of its own device; of an If with split branches the network."""
         if isinstance(executable, BranchExecutable):
             return Payload(pack_network(executable.network))
-        return export_stages(executable)
+        sections: dict[str, Any] = {}
+        stages = [
+            export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())
+        ]
+        if executable.constants:
+            sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
+        if any(find_guard(stage) is not None for stage in executable.stages):
+            # Another device needs the network of a part that only its device's own blob holds.
+            for index, (_, part) in enumerate(executable.loaded_parts()):
+                if part is not None and stages[index]["kind"] == "blob":
+                    sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
+        inputs, outputs = (
+            tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs)
+        )
+        return pack_index(inputs, outputs, {"stages": stages, "plan": _plan_to_json(executable.plan)}, sections)
 
     @hookimpl
     def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
@@ -201,24 +191,57 @@ class HeteroDevice(Composer):
         if config[MEMORY_KEY] is not None and "index" in payload.sections:
             from hetero_hetero.placement.memory import require_free
 
-            require_free(self._core, read_plan(payload), config[MEMORY_KEY])
+            plan = read_index(payload, lambda fields: _plan_of_json(fields["plan"]), owner="HETERO")[2]
+            require_free(self._core, plan, config[MEMORY_KEY])
 
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
-        """Imports each part on the device that the plan names; loads an If with split branches anew."""
+        """Imports each part on the device that the plan names, with its part of the threads; loads an If with split branches anew.
+
+        The imported parts are closed after an error.
+
+        Raises: BlobDamagedError, BlobMismatchError; errors of a device about its part, with a note that names the stage.
+        """
         if "index" not in payload.sections:
             payload.require_version(1)
             return self.load_network(device, unpack_network(payload.sections), config)
         self._require_free(payload, config)
         configs = configure_children(self._core, device, self.list_children(device), config)
-        can_move = config[FALLBACK_KEY] == "NEXT"
-        substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs) if can_move else None
-        executable = import_stages(self._core, payload, config, configs, substitutes)
-        if config[DOT_KEY]:
-            _write_drawing(executable.plan)
-        return executable
+        sections = payload.sections
 
-    def _describe_task(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> SplitTask:
+        def read(fields: Mapping[str, Any]) -> tuple[list[Any], Plan]:
+            return list(fields["stages"]), _plan_of_json(fields["plan"])
+
+        inputs, outputs, (rows, plan) = read_index(payload, read, owner="HETERO")
+        if len(rows) != len(plan.stages):
+            raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
+        borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
+        shares = configure_stages(self._core, borders, config[THREADS_KEY], configs)
+        with ExitStack() as opened:
+            loaded = []
+            for index, row in enumerate(rows):
+                child = plan.stages[index].device
+                steered = select_steering(self._core, child, config, configs.get(child, {}))
+                stage, part = import_part(self._core, row, f"stage/{index}", sections, {**steered, **shares[index]}, owner="HETERO")
+                opened.callback(stage.close)
+                packed = take_prefix(f"stage/{index}/{_PART}", sections) if part is None else {}
+                loaded.append((stage, unpack_network(packed) if packed else part))
+            constant_sections = take_prefix(_CONSTANTS, sections)
+            initializers = unpack_network(constant_sections).initializers if constant_sections else {}
+            constants = {name: initializer.array for name, initializer in initializers.items()}
+            if config[FALLBACK_KEY] == "NEXT":
+                substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs)
+                loaded = guard_stages(plan, loaded, substitutes)
+            split = HeteroExecutable(
+                inputs, outputs, plan, loaded, constants, core=self._core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
+            )
+            opened.pop_all()
+        if config[DOT_KEY]:
+            _write_drawing(plan)
+        return split
+
+    def _assign(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[SplitTask, Assignment, Decision]:
+        """Returns the task, with the pins of its placement, the assignment of its nodes, and the reasons of the placement."""
         children = self.require_children(device)
         unavailable = find_unavailable(self._core, children) if config[FALLBACK_KEY] == "NEXT" else {}
         for child, reason in unavailable.items():
@@ -230,9 +253,11 @@ class HeteroDevice(Composer):
             raise
         own = self._select_own(device, config)
         network = resolve_roles(self._core, network, tuple(configs), config[ROLES_KEY])
-        return SplitTask(
-            self._core, network, str(device), own, configs, config[POLICY_KEY], config[SMALLEST_KEY], config[UNITS_KEY], unavailable
-        )
+        rules = config[POLICY_KEY], config[SMALLEST_KEY], config[UNITS_KEY]
+        task, decision = place_nodes(SplitTask(self._core, network, str(device), own, configs, *rules, unavailable), config)
+        assignment = begin_assignment(task)
+        complete_assignment(task, assignment)
+        return task, assignment, decision
 
     def _select_own(self, device: DeviceName, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the configuration for HETERO itself, if it runs a part of the whole."""
@@ -277,3 +302,80 @@ def _write_drawing(plan: Plan) -> None:
     with replace_file(path) as stream:
         stream.write(plan_to_dot(plan).encode())
     logger.info("the plan of network '%s' is drawn in %s", plan.network, path)
+
+
+_CONSTANTS = "constants"
+_PART = "part"
+
+
+def _hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
+    """Returns a network without nodes that has these arrays as outputs, so that they are stored as weights are."""
+    initializers = {name: Initializer.of_array(array) for name, array in constants.items()}
+    outputs = tuple(ValueSpec(name, constant.type) for name, constant in initializers.items())
+    types = freeze_mapping((name, constant.type) for name, constant in initializers.items())
+    return Network("constants", (), outputs, (), freeze_mapping(initializers), types, freeze_mapping({"": 17}))
+
+
+def _plan_to_json(plan: Plan) -> dict[str, Any]:
+    return {
+        "network": plan.network,
+        "priorities": plan.priorities,
+        "device_of_node": dict(plan.device_of_node),
+        "operator_of_node": dict(plan.operator_of_node),
+        "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
+        "pins": dict(plan.pins),
+        "stages": [[stage.device, stage.nodes, stage.inputs, stage.outputs] for stage in plan.stages],
+        "boundaries": [
+            [v.value, type_to_json(v.type), v.nbytes, v.producer, v.consumers, v.maker, v.readers] for v in plan.boundaries
+        ],
+        "conflicts": [[conflict.node, conflict.subgraph, conflict.path] for conflict in plan.conflicts],
+        "unexplained": plan.unexplained,
+        "procedures": dict(plan.procedures),
+        "memory": [[held.device, held.weights, held.border, held.arena, held.limit, held.workspace] for held in plan.memory],
+    }
+
+
+def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
+    """Returns the plan that `_plan_to_json` wrote. Raises: TypeError, ValueError, KeyError for anything else."""
+    plan = Plan(
+        network=str(fields["network"]),
+        priorities=tuple(fields["priorities"]),
+        device_of_node=freeze_mapping(fields["device_of_node"].items()),
+        operator_of_node=freeze_mapping(fields["operator_of_node"].items()),
+        refusals=freeze_mapping((node, freeze_mapping(reasons.items())) for node, reasons in fields["refusals"].items()),
+        pins=freeze_mapping(fields["pins"].items()),
+        stages=tuple(
+            PlanStage(index, str(device), tuple(nodes), tuple(inputs), tuple(outputs))
+            for index, (device, nodes, inputs, outputs) in enumerate(fields["stages"])
+        ),
+        boundaries=tuple(
+            Boundary(value, type_of_json(value_type), nbytes, producer, tuple(consumers), maker, tuple(readers))
+            for value, value_type, nbytes, producer, consumers, maker, readers in fields["boundaries"]
+        ),
+        conflicts=tuple(Conflict(node, subgraph, tuple(path)) for node, subgraph, path in fields["conflicts"]),
+        unexplained=fields["unexplained"],
+        # Blobs of 0.1.0 do not name the procedures.
+        procedures=freeze_mapping(fields.get("procedures", {}).items()),
+        memory=tuple(HeldMemory(*row) for row in fields.get("memory", ())),
+    )
+    mappings = (plan.device_of_node, plan.operator_of_node, plan.pins, *plan.refusals.values())
+    texts = [entry for mapping in mappings for pair in mapping.items() for entry in pair]
+    texts += [text for stage in plan.stages for text in (*stage.nodes, *stage.inputs, *stage.outputs)]
+    texts += [text for boundary in plan.boundaries for text in (boundary.value, *boundary.readers, boundary.maker or "")]
+    texts += [text for conflict in plan.conflicts for text in (conflict.node, *conflict.path)]
+    texts += [held.device for held in plan.memory]
+    numbers = [plan.unexplained, *plan.procedures.values(), *(conflict.subgraph for conflict in plan.conflicts)]
+    numbers += [
+        number for held in plan.memory for number in (held.weights, held.border, held.arena, held.limit or 0, held.workspace)
+    ]
+    numbers += [number for boundary in plan.boundaries for number in (boundary.nbytes or 0, *boundary.consumers)]
+    if (
+        not isinstance(fields["priorities"], list)
+        or not all(type(text) is str for text in texts)
+        or any(type(n) is not int or n < 0 for n in numbers)
+    ):
+        raise TypeError("the plan has a value of another type")
+    stages = {*range(len(plan.stages)), None}
+    if any(index not in stages for boundary in plan.boundaries for index in (boundary.producer, *boundary.consumers)):
+        raise ValueError("a boundary value names a stage that the plan does not have")
+    return plan

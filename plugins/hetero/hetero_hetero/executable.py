@@ -1,57 +1,171 @@
 """A split network in use: runs its stages as their inputs exist, moves values between devices, frees values after their last reader.
 
-A chain runs on the caller's thread, without locks to wait for; `schedule` spreads it over threads only if two devices could work at
-once.
+The slot of each value and its transfers are planned once, at load. A value that is read in another memory than its own gets a second slot
+there, filled by a single transfer right after it was made, however many stages read it. A chain runs on the caller's thread, without
+locks to wait for; `schedule` spreads it over threads only if two devices could work at once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from hetero_core import Core, DeviceTensor, ExecutableNetwork
-from hetero_core.composing.properties import PROPERTIES_KEY, describe_properties
+from hetero_core.composing.properties import describe_parts
 from hetero_core.composing.runs import fill_tensor, read_tensor
 from hetero_core.contract import Executable, RunContext
 from hetero_core.devices.threads import THREADS_KEY
-from hetero_core.errors import DeviceMemoryError
+from hetero_core.errors import DeviceMemoryError, PluginError
 from hetero_core.executed import ExecutedNode, place_executed
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.plan import HeldMemory, Plan
 from hetero_core.profile import Profile
+from hetero_core.runtime.inputs import name_place
 from hetero_core.runtime.outputs import OutputCheck
 from hetero_core.runtime.transfers import move_value
+from hetero_hetero.branches import describe_plan
 from hetero_hetero.fallback import find_guard, move_stage
 from hetero_hetero.loading import shorten_names
-from hetero_hetero.routing import Route, Transfer, find_homes, plan_route
 from hetero_hetero.schedule import Flow, find_lane, plan_schedule
 
+Copy = Callable[[Any], Any]
 
-class _Readers:
-    """Counts the readers of the slots of one run, and empties a slot after its last reader. Safe for threads."""
 
-    __slots__ = ("_counts", "_lock", "_slots", "_steps")
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One copy between two memories: from the device `origin` to the devices `readers`; HOST stands for the caller of the network.
 
-    def __init__(self, slots: list[Any], route: Route) -> None:
-        self._slots = slots
-        self._steps = route.steps
-        self._counts = list(route.readers)
-        self._lock = threading.Lock()
-        self._release([transfer.source for transfer in route.first_transfers], ())
+    `places` are both memories as all plugins know them.
+    """
 
-    def release(self, index: int) -> None:
-        """Empties the slots that a stage was the last to read, and slots of its outputs without a reader."""
-        step = self._steps[index]
-        self._release(step.reads, step.outputs)
+    value: str
+    source: int
+    target: int
+    move: Copy
+    places: tuple[str, str]
+    origin: str
+    readers: tuple[str, ...] = ()
 
-    def _release(self, reads: Sequence[int], writes: Sequence[int]) -> None:
-        counts, slots = self._counts, self._slots
-        with self._lock:
+
+@dataclass(frozen=True)
+class StageRoute:
+    """One stage: the slots that it reads and writes, the transfers that follow it, and the stages that must have run before."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    transfers: tuple[Transfer, ...]
+    predecessors: tuple[int, ...]
+
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that the stage and its transfers read."""
+        return (*self.inputs, *(transfer.source for transfer in self.transfers))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """All steps. `first_transfers` move inputs; `constants` fills the slots of outputs that are constants.
+
+    `readers` counts for each slot the stages and transfers that read it; outputs of the network count an extra reader, so they are
+    kept.
+    """
+
+    inputs: tuple[int, ...]
+    first_transfers: tuple[Transfer, ...]
+    steps: tuple[StageRoute, ...]
+    outputs: tuple[int, ...]
+    constants: tuple[tuple[int, Any], ...]
+    readers: tuple[int, ...]
+
+
+def plan_route(
+    inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec], stages: Sequence[ExecutableNetwork], constants: Mapping[str, Any]
+) -> Route:
+    """Returns the route through stages in an order of execution; `constants` holds the outputs that are constants of the network."""
+    # A slot for each value in each memory that it has; of each value its first memory, its stage, and the function that moves it out.
+    slots: dict[tuple[str, str], int] = {}
+    homes: dict[str, tuple[str, int | None, Copy | None]] = {}
+    transfers: dict[int | None, list[Transfer]] = {}
+    readers_of_slot: dict[int, dict[str, None]] = {}
+
+    def make(value: str, memory: str, stage: int | None, to_host: Copy | None) -> int:
+        homes[value] = memory, stage, to_host
+        return slots.setdefault((value, memory), len(slots))
+
+    def read(spec: ValueSpec, memory: str, reader: ExecutableNetwork | None) -> int:
+        home, maker, to_host = homes[spec.name]
+        slot = slots.get((spec.name, memory))
+        if slot is None:
+            slot = slots[spec.name, memory] = len(slots)
+            from_host = None if memory == HOST or reader is None else reader.from_host
+            move = _join_moves(spec, None if home == HOST else to_host, from_host)
+            origin = HOST if maker is None else str(stages[maker].device)
+            transfers.setdefault(maker, []).append(Transfer(spec.name, slots[spec.name, home], slot, move, (home, memory), origin))
+        readers_of_slot.setdefault(slot, {})[HOST if reader is None else str(reader.device)] = None
+        return slot
+
+    first = []
+    for spec in inputs:
+        holder = _find_holder(spec, [(stage, stage.inputs) for stage in stages])
+        place, to_host = (HOST, None) if holder is None else (name_place(holder, spec), holder.to_host)
+        first.append(make(spec.name, place, None, to_host))
+    fixed = tuple((make(name, HOST, None, None), array) for name, array in constants.items())
+    borders = []
+    for index, stage in enumerate(stages):
+        reads = tuple(read(spec, name_place(stage, spec), stage) for spec in stage.inputs)
+        borders.append((reads, tuple(make(spec.name, name_place(stage, spec), index, stage.to_host) for spec in stage.outputs)))
+    results = []
+    for spec in outputs:
+        holder = _find_holder(spec, [(stage, stage.outputs) for stage in stages])
+        results.append(read(spec, HOST if holder is None else name_place(holder, spec), None))
+    planned = {
+        maker: tuple(replace(transfer, readers=tuple(readers_of_slot[transfer.target])) for transfer in moved)
+        for maker, moved in transfers.items()
+    }
+    steps = tuple(
+        StageRoute(
+            *borders[index],
+            planned.get(index, ()),
+            tuple(sorted({maker for spec in stage.inputs if (maker := homes[spec.name][1]) is not None})),
+        )
+        for index, stage in enumerate(stages)
+    )
+    counts = Counter(results)
+    counts.update(slot for reads, _ in borders for slot in reads)
+    counts.update(transfer.source for moved in planned.values() for transfer in moved)
+    readers = tuple(counts[slot] for slot in range(len(slots)))
+    return Route(tuple(first), planned.get(None, ()), steps, tuple(results), fixed, readers)
+
+
+def _join_moves(spec: ValueSpec, to_host: Copy | None, from_host: Callable[[Any, ValueSpec], Any] | None) -> Copy:
+    if to_host is None and from_host is not None:
+        return lambda array: from_host(array, spec)
+    if to_host is not None and from_host is None:
+        return to_host
+    if to_host is None or from_host is None:
+        raise PluginError(f"value '{spec.name}' moves from the host to the host; a device names a memory that it does not have")
+    return lambda array: from_host(to_host(array), spec)
+
+
+def _find_holder(spec: ValueSpec, sides: Sequence[tuple[ExecutableNetwork, Sequence[ValueSpec]]]) -> ExecutableNetwork | None:
+    """Returns the stage in whose memory an input or output of the whole lies; None for the host's memory."""
+    holders = (stage for stage, specs in sides if any((own.name, own.memory) == (spec.name, spec.memory) for own in specs))
+    return None if spec.memory == HOST else next(holders)
+
+
+def _count_readers(slots: list[Any], readers: Sequence[int]) -> Callable[[Sequence[int], Sequence[int]], None]:
+    """Returns a function that takes the slots which were read and written, and empties those without a further reader. Safe for threads."""
+    counts, lock = list(readers), threading.Lock()
+
+    def release(reads: Sequence[int], writes: Sequence[int]) -> None:
+        with lock:
             for slot in reads:
                 counts[slot] -= 1
                 if counts[slot] == 0:
@@ -59,6 +173,8 @@ class _Readers:
             for slot in writes:
                 if counts[slot] == 0:
                     slots[slot] = None
+
+    return release
 
 
 class HeteroExecutable(Executable):
@@ -99,7 +215,6 @@ class HeteroExecutable(Executable):
             # Besides the thread that a run is on, which works, too.
             helpers = streams * (min(len(set(lanes)), threads) - 1)
             self._submit = core.create_executor(f"HETERO:{','.join(dict.fromkeys(lanes))}", workers=helpers).submit
-        self._names = [(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs)) for stage in stages]
         # Outputs that stay in the memory of a device are not arrays of the host.
         self._checks = [
             OutputCheck(
@@ -121,15 +236,24 @@ class HeteroExecutable(Executable):
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, ExecutableNetwork]:
         """Leaves a state in the memory of a stage if the stage that makes it and the stage that reads it share that memory."""
-        homes = find_homes(self.stages, output_of_input)
-        memories = {name: memory for name, (_, memory) in homes.items()}
-        memories |= {output_of_input[name]: memory for name, (_, memory) in homes.items()}
+        # An output that gives several inputs is left to the host.
+        readers_of_output = Counter(output_of_input.values())
+        makers = {spec.name: name_place(stage, spec) for stage in self.stages for spec in stage.outputs if spec.memory != HOST}
+        memories: dict[str, str] = {}
+        homes: dict[str, ExecutableNetwork] = {}
+        for stage in self.stages:
+            for spec in stage.inputs:
+                output = output_of_input.get(spec.name, "")
+                is_near = output in makers and name_place(stage, spec) == makers[output] and readers_of_output[output] == 1
+                if is_near and spec.name not in homes:
+                    homes[spec.name] = stage
+                    memories |= {spec.name: spec.memory, output: spec.memory}
         self.inputs, self.outputs = (
             tuple(ValueSpec(spec.name, spec.type, memories.get(spec.name, spec.memory)) for spec in specs)
             for specs in (self.inputs, self.outputs)
         )
         self._plan_route()
-        return {name: stage for name, (stage, _) in homes.items()}
+        return homes
 
     def find_part(self, name: str) -> ExecutableNetwork | None:
         """Returns the first stage that reads an input, or makes an output, in a memory of its own or of a device in it."""
@@ -167,12 +291,13 @@ class HeteroExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position; ends early, with the outputs so far, if the request was cancelled."""
-        slots = self._fill_slots(inputs, context)
-        release = _Readers(slots, self._route).release
+        slots, route = self._fill_slots(inputs, context), self._route
+        release = _count_readers(slots, route.readers)
+        release([transfer.source for transfer in route.first_transfers], ())
 
         def run_stage(index: int) -> None:
             self._run_step(index, slots, context)
-            release(index)
+            release(route.steps[index].reads, route.steps[index].outputs)
 
         if self._schedule.is_parallel:
             Flow(self._schedule, run_stage, self._submit, context.token).run()
@@ -181,7 +306,7 @@ class HeteroExecutable(Executable):
                 if context.token.is_set:
                     break
                 run_stage(index)
-        values = [slots[slot] for slot in self._route.outputs]
+        values = [slots[slot] for slot in route.outputs]
         for position, tensor in (context.tensors or {}).items():
             values[position] = fill_tensor(tensor, values[position], context.profile, self.outputs[position].name, "HETERO")
         return tuple(values)
@@ -193,10 +318,30 @@ class HeteroExecutable(Executable):
         for slot, value in zip(route.inputs, inputs, strict=True):
             slots[slot] = value
         if context.tensors or DeviceTensor in map(type, inputs):
-            names = [spec.name for spec in self.inputs]
-            enter_tensors(slots, route, names, self.stages, context.tensors, context.profile)
+            self._enter_tensors(slots, context)
         _move(route.first_transfers, slots, context.profile)
         return slots
+
+    def _enter_tensors(self, slots: list[Any], context: RunContext) -> None:
+        """Puts the tensors of a run into its slots, which hold the inputs already."""
+        route = self._route
+        for slot, spec in zip(route.inputs, self.inputs, strict=True):
+            tensor = slots[slot]
+            if not isinstance(tensor, DeviceTensor):
+                continue
+            transfers = [transfer for transfer in route.first_transfers if transfer.source == slot]
+            for transfer in transfers:
+                if transfer.places[1] == tensor.place:
+                    slots[transfer.target] = tensor.array
+            readers = [stage for step, stage in zip(route.steps, self.stages, strict=True) if slot in step.inputs]
+            is_read_on_host = slot in route.outputs or not all(stage.takes_tensors for stage in readers)
+            if is_read_on_host or any(slots[transfer.target] is None for transfer in transfers):
+                slots[slot] = read_tensor(tensor, context.profile, spec.name, *(str(stage.device) for stage in readers))
+        for position, tensor in (context.tensors or {}).items():
+            slot = route.outputs[position]
+            # A value that a stage reads, too, has to be there for it.
+            if route.readers[slot] == 1 and slots[slot] is None:
+                slots[slot] = tensor
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
         """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them to the memories of their readers."""
@@ -213,7 +358,7 @@ class HeteroExecutable(Executable):
                 return  # the result of a cancelled stage is dropped
             self._keep_outputs(index, results, slots, inner)
             if profile is not None:
-                profile.end_part(*self._names[index])
+                profile.end_part(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs))
             _move(step.transfers, slots, profile)
             if step.transfers and inner.limits is not None:
                 # A copy in another memory belongs to the run, as any value; inputs of the caller count nothing.
@@ -233,27 +378,22 @@ class HeteroExecutable(Executable):
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of a split network."""
-        inner = [boundary for boundary in self.plan.boundaries if boundary.producer is not None]
-        return {
-            "HETERO_SUBGRAPHS": tuple((stage.device, stage.nodes) for stage in self.plan.stages),
-            "HETERO_NUMBER_OF_SUBMODELS": len(self.plan.stages),
-            "HETERO_PLAN": self.plan,
-            "HETERO_BOUNDARY_TENSORS": len(inner),
-            "HETERO_BOUNDARY_BYTES": sum(boundary.nbytes or 0 for boundary in inner),
-            "HETERO_HELD_BYTES": lambda: count_held_bytes(self.stages),
-            PROPERTIES_KEY: lambda: describe_properties(self.stages),
-            **{
-                metric: tuple(name for stage in self.stages for name in stage.get_metric(metric))
-                for metric in ("REFERENCE_NODES", "SLOW_NODES")
-            },
-            "EXECUTION_DEVICES": tuple(
-                dict.fromkeys(name for stage in self.stages for name in stage.get_metric("EXECUTION_DEVICES"))
-            ),
-        }
+        held = {"HETERO_HELD_BYTES": lambda: count_held_bytes(self.stages)}
+        return {**describe_plan(self.plan), **held, **describe_parts(self.stages)}
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
-        """The steps of every stage, and after each the copies into other memories."""
-        return list_steps(self.plan, self.stages, self._route)
+        """The steps in order of execution; a copy stands behind the stage that made the value, copies of inputs stand first.
+
+        A stage that reads a copy reads it under the name of the copy, "b@CPU".
+        """
+        copies: dict[int, str] = {}
+        steps = list(_list_copies(self._route.first_transfers, (), copies))
+        for placed, stage, step in zip(self.plan.stages, self.stages, self._route.steps, strict=True):
+            names = {spec.name: copies[slot] for spec, slot in zip(stage.all_inputs, step.inputs, strict=True) if slot in copies}
+            nodes = place_executed(stage.list_executed(placed.nodes), placed.device, placed.index)
+            steps += [replace(node, inputs=tuple(names.get(value, value) for value in node.inputs)) for node in nodes]
+            steps += _list_copies(step.transfers, (placed.index,), copies)
+        return tuple(steps)
 
     def close(self) -> None:
         """Closes every stage."""
@@ -272,51 +412,6 @@ def _move(transfers: Sequence[Transfer], slots: list[Any], profile: Profile | No
                 target.keep(value)
                 continue
         slots[transfer.target] = move_value(value, transfer.move, profile, transfer.value, transfer.origin, transfer.readers)
-
-
-def enter_tensors(
-    slots: list[Any],
-    route: Route,
-    names: Sequence[str],
-    stages: Sequence[ExecutableNetwork],
-    tensors: Mapping[int, DeviceTensor] | None,
-    profile: Profile | None,
-) -> None:
-    """Puts the tensors of a run into its slots, which hold the inputs of these names already; `tensors` are those for outputs."""
-    for slot, name in zip(route.inputs, names, strict=True):
-        tensor = slots[slot]
-        if not isinstance(tensor, DeviceTensor):
-            continue
-        transfers = [transfer for transfer in route.first_transfers if transfer.source == slot]
-        for transfer in transfers:
-            if transfer.places[1] == tensor.place:
-                slots[transfer.target] = tensor.array
-        readers = [stage for step, stage in zip(route.steps, stages, strict=True) if slot in step.inputs]
-        is_read_on_host = slot in route.outputs or not all(stage.takes_tensors for stage in readers)
-        if is_read_on_host or any(slots[transfer.target] is None for transfer in transfers):
-            slots[slot] = read_tensor(tensor, profile, name, *(str(stage.device) for stage in readers))
-    for position, tensor in (tensors or {}).items():
-        slot = route.outputs[position]
-        # A value that a stage reads, too, has to be there for it.
-        if route.readers[slot] == 1 and slots[slot] is None:
-            slots[slot] = tensor
-
-
-def list_steps(plan: Plan, stages: Sequence[ExecutableNetwork], route: Route) -> tuple[ExecutedNode, ...]:
-    """Returns the steps in order of execution; a copy stands behind the stage that made the value, copies of inputs stand first.
-
-    A stage that reads a copy reads it under the name of the copy, "b@CPU".
-    """
-    copies: dict[int, str] = {}
-    steps = list(_list_copies(route.first_transfers, (), copies))
-    for index, stage in enumerate(stages):
-        placed = plan.stages[index]
-        slots = zip(stage.all_inputs, route.steps[index].inputs, strict=True)
-        names = {spec.name: copies[slot] for spec, slot in slots if slot in copies}
-        nodes = place_executed(stage.list_executed(placed.nodes), placed.device, index)
-        steps += [replace(node, inputs=tuple(names.get(value, value) for value in node.inputs)) for node in nodes]
-        steps += _list_copies(route.steps[index].transfers, (index,), copies)
-    return tuple(steps)
 
 
 def _list_copies(transfers: Iterable[Transfer], path: tuple[int, ...], copies: dict[int, str]) -> Iterable[ExecutedNode]:

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from hetero_core import Core, ExecutableNetwork, Plan
+from hetero_core.composing.blobs import Loaded
 from hetero_core.composing.properties import PROPERTIES_KEY
 from hetero_core.composing.runs import run_child
 from hetero_core.contract import Array, Executable, RunContext, freeze_mapping
@@ -70,13 +71,15 @@ class Substitutes:
         return self.core.load_network(part, composed, {**config, **shares})
 
 
+@dataclass(eq=False)
 class _State:
-    """The working memory of one request for a stage; that of the substitute is made when it is first needed."""
+    """The working memory of one request for a stage; that of the substitute is made when it is first needed. `first` is the first
+    working memory of a request with two.
+    """
 
-    def __init__(self, own: object, first: _State | None = None) -> None:
-        """`first` is the first working memory of a request with two."""
-        self.own, self.first = own, first
-        self.of_substitute: tuple[object, ...] = ()
+    own: object
+    first: _State | None = None
+    of_substitute: tuple[object, ...] = ()
 
 
 class GuardedExecutable(Executable):
@@ -209,10 +212,6 @@ class GuardedExecutable(Executable):
         if loaded is not None:
             loaded.close()
         self._stage.close()
-
-
-Loaded = tuple[ExecutableNetwork, Network | None]
-"""A loaded stage with the network that it runs; None if it came from its device's own blob."""
 
 
 def guard_stages(plan: Plan, loaded: Sequence[Loaded], substitutes: Substitutes) -> list[Loaded]:

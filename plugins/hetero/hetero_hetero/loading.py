@@ -8,7 +8,7 @@ failure adds refusals, so this ends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hetero_core import ExecutableNetwork
@@ -25,6 +25,8 @@ from hetero_hetero.conflicts import explain_within
 from hetero_hetero.moves import Assignment
 from hetero_hetero.placement.choice import NO_DECISION, Decision
 from hetero_hetero.schedule import configure_stages
+
+logger = logging.getLogger(__name__)
 
 _MOST_STEPS = 400_000
 """Nodes that the searches for conflicts enter together; at about 5 million a second."""
@@ -44,14 +46,12 @@ def cut_stages(task: SplitTask, assignment: Assignment) -> tuple[Stage, ...]:
 
     Raises: InvalidNetworkError if a value at a border has no known element type.
     """
-    network = task.network
-    named = [tuple(network.nodes[index].name for index in subgraph.nodes) for subgraph in assignment.subgraphs]
-    return tuple(
-        Stage(device, replace(task.cut(names), name=f"{network.name}/{position}"), assignment.confirmed.get((device, names)))
-        for position, (device, names) in enumerate(
-            (str(subgraph.device), names) for subgraph, names in zip(assignment.subgraphs, named, strict=True)
-        )
-    )
+    network, stages = task.network, []
+    for position, subgraph in enumerate(assignment.subgraphs):
+        device, names = str(subgraph.device), tuple(network.nodes[index].name for index in subgraph.nodes)
+        part = replace(task.cut(names), name=f"{network.name}/{position}")
+        stages.append(Stage(device, part, assignment.confirmed.get((device, names))))
+    return tuple(stages)
 
 
 def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], decision: Decision = NO_DECISION) -> Plan:
@@ -102,30 +102,22 @@ def _list_boundaries(network: Network, stages: Sequence[PlanStage]) -> tuple[Bou
     for stage in stages:
         for value in stage.inputs:
             consumers.setdefault(value, []).append(stage.index)
-    return tuple(
-        _describe_boundary(network, value, producer.get(value), tuple(indices), stage_of_node)
-        for value, indices in consumers.items()
-    )
-
-
-def _describe_boundary(
-    network: Network, value: str, producer: int | None, consumers: tuple[int, ...], stage_of_node: Mapping[str, int]
-) -> Boundary:
-    known = network.type_of(value) or TensorType(None)
-    maker = network.index_of_producer.get(value)
-    readers = (network.nodes[index].name for index in network.index_of_consumers.get(value, ()))
-    return Boundary(
-        value,
-        known,
-        known.nbytes if isinstance(known, TensorType) else None,
-        producer,
-        consumers,
-        maker=None if maker is None else network.nodes[maker].name,
-        readers=tuple(name for name in readers if stage_of_node[name] in consumers),
-    )
-
-
-logger = logging.getLogger(__name__)
+    boundaries = []
+    for value, indices in consumers.items():
+        known, maker = network.type_of(value) or TensorType(None), network.index_of_producer.get(value)
+        readers = (network.nodes[index].name for index in network.index_of_consumers.get(value, ()))
+        boundaries.append(
+            Boundary(
+                value,
+                known,
+                known.nbytes if isinstance(known, TensorType) else None,
+                producer.get(value),
+                tuple(indices),
+                maker=None if maker is None else network.nodes[maker].name,
+                readers=tuple(name for name in readers if stage_of_node[name] in indices),
+            )
+        )
+    return tuple(boundaries)
 
 
 def load_stages(

@@ -146,20 +146,20 @@ def _follow_readers(
 def _find_stuck(network: Network, goals: Mapping[int, str], device_of_index: Sequence[str]) -> list[int]:
     """Returns the nodes that would read something at their goal that is not there otherwise."""
     going = dict(goals)
+
+    def is_at_hand(value: str, device: str) -> bool:
+        # It is made on the device, moves there with its producer, or is read there by a node that stays.
+        producer = network.index_of_producer.get(value)
+        if producer is None or going.get(producer, device_of_index[producer]) == device:
+            return True
+        return any(reader not in going and device_of_index[reader] == device for reader in network.index_of_consumers[value])
+
     stuck = []
     for index in sorted(goals):
-        if not all(_is_at_hand(network, value, goals[index], going, device_of_index) for value in network.nodes[index].reads):
+        if not all(is_at_hand(value, goals[index]) for value in network.nodes[index].reads):
             del going[index]
             stuck.append(index)
     return stuck
-
-
-def _is_at_hand(network: Network, value: str, device: str, going: Mapping[int, str], device_of_index: Sequence[str]) -> bool:
-    """Says whether a value is made on a device, moves there with its producer, or is read there by a node that stays."""
-    producer = network.index_of_producer.get(value)
-    if producer is None or going.get(producer, device_of_index[producer]) == device:
-        return True
-    return any(reader not in going and device_of_index[reader] == device for reader in network.index_of_consumers[value])
 
 
 def propose_folds(
@@ -169,7 +169,13 @@ def propose_folds(
 
     A subgraph with a pinned node stays.
     """
-    neighbours = _find_neighbours(subgraphs, predecessors)
+    home = {index: number for number, subgraph in enumerate(subgraphs) for index in subgraph.nodes}
+    neighbours: list[set[int]] = [set() for _ in subgraphs]
+    for index, sources in enumerate(predecessors):
+        for source in sources:
+            if home[source] != home[index]:
+                neighbours[home[source]].add(home[index])
+                neighbours[home[index]].add(home[source])
     moves = []
     for number, subgraph in enumerate(subgraphs):
         names = tuple(network.nodes[index].name for index in subgraph.nodes)
@@ -183,18 +189,6 @@ def propose_folds(
             reason = f"folded to {device}: subgraph of {nodes} is below HETERO_MIN_SUBGRAPH_SIZE={smallest}"
             moves.append(Move(names, device, reason))
     return moves
-
-
-def _find_neighbours(subgraphs: Sequence[Subgraph], predecessors: Sequence[Sequence[int]]) -> list[set[int]]:
-    """Returns for each subgraph the subgraphs that share a value with it."""
-    home = {index: number for number, subgraph in enumerate(subgraphs) for index in subgraph.nodes}
-    neighbours: list[set[int]] = [set() for _ in subgraphs]
-    for index, sources in enumerate(predecessors):
-        for source in sources:
-            if home[source] != home[index]:
-                neighbours[home[source]].add(home[index])
-                neighbours[home[index]].add(home[source])
-    return neighbours
 
 
 _DOMAINS_OF_QUANTIZATION = ("", "com.microsoft")
@@ -221,10 +215,7 @@ _HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
     "TopK": (1,),
     "Unsqueeze": (1,),
     "Upsample": (1,),
-    **dict.fromkeys(
-        ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd"), (1,)
-    ),
-    **dict.fromkeys(("ReduceSum", "ReduceSumSquare"), (1,)),
+    **{f"Reduce{name}": (1,) for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")},
 }
 """Operator of ONNX's own domain -> the inputs that say how to compute, not what; a device reads them on the host."""
 _DTYPES_OF_SHAPES = ("int64", "int32", "bool")

@@ -62,27 +62,23 @@ def find_predecessors(borders: Sequence[StageBorder]) -> tuple[tuple[int, ...], 
 def divide_threads(
     threads: int, predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str], own_threads: Sequence[int | None]
 ) -> tuple[int, ...]:
-    """Returns the number of threads of each stage, 1 or more; `given` are the numbers that are fixed already."""
+    """Returns the number of threads of each stage, 1 or more; `own_threads` are the numbers that are fixed already."""
     beside = find_concurrent_stages(predecessors, lanes)
     fixed: dict[str, int] = {}
-    for index in sorted(beside):
+    for index in beside:
         own = own_threads[index]
         if own is not None:
             fixed[lanes[index]] = max(own, fixed.get(lanes[index], 0))
     free_lanes = {lanes[index] for index in beside} - fixed.keys()
     share = max(1, (threads - sum(fixed.values())) // max(1, len(free_lanes)))
-    shares = []
-    for index, lane in enumerate(lanes):
-        own = own_threads[index]
-        shares.append(own if own is not None else fixed.get(lane, share) if index in beside else threads)
-    return tuple(shares)
+    return tuple(
+        own if own is not None else fixed.get(lane, share) if index in beside else threads
+        for index, (lane, own) in enumerate(zip(lanes, own_threads, strict=True))
+    )
 
 
 def find_concurrent_stages(predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str]) -> frozenset[int]:
-    """Returns the stages that may run beside an independent stage of another lane.
-
-    Costs the square of their number in bits at most.
-    """
+    """Returns the stages that may run beside an independent stage of another lane. Costs the square of their number in bits at most."""
     mask_of_lane: dict[str, int] = {}
     ancestors: list[int] = []
     overlapping = 0
@@ -159,21 +155,26 @@ class Flow:
         while True:
             self._work()
             with self._changed:
+                # A cancel may come between two looks at the token: the list is looked at first.
+                if self._list_startable():
+                    continue
                 if self._is_over() and not self._busy:
                     break
-                if not self._is_over() and self._list_startable():
-                    continue
                 self._changed.wait()
         if self._error is not None:
             raise self._error
 
     def _work(self) -> None:
-        """Runs stages as long as one can start."""
+        """Runs stages as long as one can start: the first in order whose lane and threads are free."""
         while True:
             with self._changed:
-                index = self._take()
-            if index is None:
-                return
+                startable = self._list_startable()
+                if not startable:
+                    return
+                index = startable[0]
+                self._ready.remove(index)
+                self._busy.add(self._schedule.lanes[index])
+                self._free -= self._schedule.threads[index]
             error: BaseException | None = None
             try:
                 self._run_stage(index)
@@ -192,17 +193,6 @@ class Flow:
             except ClosedError:
                 return  # the caller's thread does it all
 
-    def _take(self) -> int | None:
-        """Returns the first stage in order whose lane and threads are free, and takes them."""
-        startable = [] if self._is_over() else self._list_startable()
-        if not startable:
-            return None
-        index = startable[0]
-        self._ready.remove(index)
-        self._busy.add(self._schedule.lanes[index])
-        self._free -= self._schedule.threads[index]
-        return index
-
     def _finish(self, index: int, error: BaseException | None) -> None:
         """Frees the lane, the threads and the stages behind."""
         self._busy.discard(self._schedule.lanes[index])
@@ -220,7 +210,7 @@ class Flow:
     def _list_startable(self) -> list[int]:
         """Returns the stages that could all start now, in order: each on a lane of its own, all of them within the budget."""
         lanes, free, startable = set(self._busy), self._free, []
-        for index in self._ready:
+        for index in () if self._is_over() else self._ready:
             lane, threads = self._schedule.lanes[index], self._schedule.threads[index]
             if lane not in lanes and threads <= free:
                 lanes.add(lane)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hetero_hetero.placement import measured, stopwatch
+from hetero_hetero.placement import measured
 
 from hetero_core import Core, Executable, Network
 from hetero_core.errors import ConfigValueError
@@ -51,8 +51,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A simulated clock for measuring the devices of this process."""
     clock = Clock()
-    for module in (stopwatch, measured):
-        monkeypatch.setattr(module, "perf_counter", clock.look)
+    monkeypatch.setattr(measured, "perf_counter", clock.look)
     return clock
 
 

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hetero_hetero.placement.search import CostTable, Estimator, TransferCost, propose_placements, schedule_parts
+from hetero_hetero.placement.measured import CostTable, TransferCost, propose_placements, schedule_parts
 
 GRAPHS = 60
 
@@ -38,13 +38,12 @@ def draw_costs(seed: int) -> CostTable:
 
 def find_least(costs: CostTable, seconds: float) -> float:
     """Returns the least makespan of all placements, or `seconds` if that is less; no lane ends before its own work is done."""
-    estimator = Estimator(costs)
     for placement in product(*[sorted(row) for row in costs.seconds]):
         load = dict.fromkeys(costs.devices, 0.0)
         for row, device in zip(costs.seconds, placement, strict=True):
             load[device] += row[device]
         if max(load.values()) < seconds:
-            seconds = min(seconds, estimator.find_seconds(placement))
+            seconds = min(seconds, costs.find_seconds(placement))
     return seconds
 
 

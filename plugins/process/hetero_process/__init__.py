@@ -8,7 +8,7 @@ from hetero_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from hetero_core import Core
-    from hetero_process.shared import create_shared_array
+    from hetero_process.segments import create_shared_array
 
 kind = "composer"
 __all__ = ["create_device", "create_shared_array"]
@@ -17,7 +17,7 @@ __all__ = ["create_device", "create_shared_array"]
 def __getattr__(name: str) -> Any:
     """Returns `create_shared_array`; imports its module on first use."""
     if name == "create_shared_array":
-        from hetero_process.shared import create_shared_array
+        from hetero_process.segments import create_shared_array
 
         return create_shared_array
     raise AttributeError(f"module {__name__} has no attribute {name!r}")

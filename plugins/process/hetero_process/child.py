@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import socket
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from time import perf_counter
+from typing import Any
 
 from hetero_core import Core
 from hetero_core.contract import CancelToken
@@ -20,22 +23,7 @@ from hetero_core.network.types import HOST
 from hetero_core.remote.failures import describe_failure
 from hetero_core.remote.host import Host, HostSession
 from hetero_core.remote.values import dump_value, load_value
-from hetero_process.channel import (
-    ANSWER,
-    CANCEL,
-    CONTROL,
-    FAILURE,
-    MEASURED,
-    NOTED,
-    NOTES,
-    RUN,
-    RUN_HEAD,
-    SESSION,
-    Channel,
-    Message,
-    open_block,
-    take_block,
-)
+from hetero_process import channel as messages
 from hetero_process.segments import Reader, Writer
 
 
@@ -55,7 +43,7 @@ class _Session:
 class _ServedLane:
     """A channel and the thread that reads it: sequential requests, each with a token that cancels it."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: messages.Channel) -> None:
         self.channel = channel
         self.request = self.cancelled = 0
         self.token = CancelToken()
@@ -89,14 +77,14 @@ class Child:
     def serve(self) -> None:
         """Opens lanes and cancels requests; ends the process when the parent has closed its end."""
         while True:
-            packet, ends, _, _ = socket.recv_fds(self._control, CONTROL.size, 3, socket.MSG_CMSG_CLOEXEC)
+            packet, ends, _, _ = socket.recv_fds(self._control, messages.CONTROL.size, 3, socket.MSG_CMSG_CLOEXEC)
             if not packet:
                 os._exit(0)  # other threads may hang in a device
-            kind, number, request = CONTROL.unpack(packet)
-            if kind == CANCEL:
+            kind, number, request = messages.CONTROL.unpack(packet)
+            if kind == messages.CANCEL:
                 self._lanes[number].cancel(request)
                 continue
-            lane = self._lanes[number] = _ServedLane(Channel(*ends))
+            lane = self._lanes[number] = _ServedLane(messages.Channel(*ends))
             threading.Thread(target=self._serve_lane, args=(lane,), daemon=True, name="hetero-process").start()
 
     def _serve_lane(self, lane: _ServedLane) -> None:
@@ -108,46 +96,42 @@ class Child:
         finally:
             lane.channel.close()
 
-    def _handle(self, lane: _ServedLane, message: Message) -> None:
+    def _handle(self, lane: _ServedLane, message: messages.Message) -> None:
         request, kind, text, files = message
         try:
-            if kind == RUN:
+            if kind == messages.RUN:
                 self._run(lane, request, text, files)
             else:
                 self._call(lane.channel, request, text, files)
         except BaseException as error:  # noqa: BLE001  # raised again in the parent
-            lane.channel.send(request, FAILURE, dump_value(describe_failure(error)))
+            lane.channel.send(request, messages.FAILURE, dump_value(describe_failure(error)))
 
-    def _call(self, channel: Channel, request: int, text: bytes, files: tuple[int, ...]) -> None:
+    def _call(self, channel: messages.Channel, request: int, text: bytes, files: tuple[int, ...]) -> None:
         operation, arguments = load_value(text)
-        bulk = [take_block(file) for file in files]
+        bulk = [messages.take_block(file) for file in files]
+        result: Any = None
+        buffers: Sequence[Any] = ()
         if operation == "open_session":
             number, network = arguments
             self._sessions[number] = _Session(self._host.open_session(network))
-            channel.send(request, ANSWER, dump_value(None))
-            return
-        if operation == "close_sessions":
+        elif operation == "close_sessions":
             for number in arguments:
                 self._sessions.pop(number, None)
-            channel.send(request, ANSWER, dump_value(None))
-            return
-        result, buffers = self._host.answer(operation, arguments, bulk)
-        blocks = [open_block(buffer) for buffer in buffers]
-        try:
-            channel.send(request, ANSWER, dump_value(result), [block.fileno() for block in blocks])
-        finally:
-            for block in blocks:
-                block.close()
+        else:
+            result, buffers = self._host.answer(operation, arguments, bulk)
+        with ExitStack() as opened:
+            blocks = [opened.enter_context(messages.open_block(buffer)) for buffer in buffers]
+            channel.send(request, messages.ANSWER, dump_value(result), [block.fileno() for block in blocks])
 
     def _run(self, lane: _ServedLane, request: int, text: bytes, files: tuple[int, ...]) -> None:
         token = lane.begin(request)
-        number, kind = SESSION.unpack_from(text)
-        measures = bool(kind & MEASURED)
+        number, kind = messages.SESSION.unpack_from(text)
+        measures = bool(kind & messages.MEASURED)
         session = self._sessions[number]
         writer = session.writer
-        inputs = session.reader.read(text[SESSION.size :], files)
+        inputs = session.reader.read(text[messages.SESSION.size :], files)
         presets = writer.views if session.can_preset and writer.views else None
-        note = self._note if kind & NOTED else None
+        note = self._note if kind & messages.NOTED else None
         outputs, times = session.session.run(inputs, presets, token, measures=measures, note=note)
         began = perf_counter() if measures else 0.0
         places, file, _ = writer.place(outputs)
@@ -156,46 +140,34 @@ class Child:
             device = session.session.network.device
             times = (*times, ("outputs", "transfer", str(device), perf_counter() - began, began, copied, str(device), ("host",)))
         timed = dump_value(times) if times else b""
-        answer = RUN_HEAD.pack(len(timed), copied) + timed + places
-        if file is None:
-            lane.channel.send(request, ANSWER, answer)
-            return
+        files = () if file is None else (file,)
         try:
-            lane.channel.send(request, ANSWER, answer, (file,))
+            lane.channel.send(request, messages.ANSWER, messages.RUN_HEAD.pack(len(timed), copied) + timed + places, files)
         finally:
-            os.close(file)
+            for each in files:
+                os.close(each)
 
     def _note(self, node: str) -> None:
         """Writes the name of the node that begins to the notes, which the parent reads after a crash."""
-        label = node.encode()[: NOTES - 1]
+        label = node.encode()[: messages.NOTES - 1]
         self._notes[: len(label) + 1] = label + b"\0"
-
-
-def _hang_on(lifeline: int) -> None:
-    """Lets the kernel end this process when the parent's end of a pipe closes."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def _limit_memory(nbytes: int) -> None:
-    if nbytes:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
 
 
 def main() -> None:
     """Serves a device; see the head of the file for the arguments."""
     end, lifeline, notes, memory = map(int, sys.argv[1:5])
     device = sys.argv[5]
-    _hang_on(lifeline)
+    # The kernel ends this process when the parent's end of the lifeline closes.
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     # The output of engines must not mix with the parent's.
     os.dup2(2, 1)
-    _limit_memory(memory)
+    if memory:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     control = socket.socket(fileno=end)
     # The parent limits how long an answer may take.
     with Core(device_timeout=None) as core:
-        Child(control, Host(core, device), take_block(notes)).serve()
+        Child(control, Host(core, device), messages.take_block(notes)).serve()
 
 
 if __name__ == "__main__":

@@ -1,15 +1,322 @@
-"""The PROCESS device: chooses the process of the device behind the colon."""
+"""The PROCESS device; the link to a child process, with a lane for each request; and the carrier of operations and arrays over it.
+
+A thread that waits polls now and then whether its caller has given up. A child that does not answer within GRACE seconds from then on
+is ended.
+"""
 
 from __future__ import annotations
 
+import io
+import itertools
 import os
-from collections.abc import Mapping
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
+from weakref import WeakSet
 
-from hetero_core.contract import ConfigKey, DeviceName, freeze_mapping
-from hetero_core.errors import DeviceUnavailableError
+from hetero_core.contract import CancelToken, ConfigKey, DeviceName, RunContext, freeze_mapping
+from hetero_core.devices.watch import find_end_of_wait
+from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
+from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.remote.device import RemoteDevice
-from hetero_process.carrier import ProcessCarrier
+from hetero_core.remote.failures import restore_failure
+from hetero_core.remote.host import restore_times
+from hetero_core.remote.succession import GRACE, Link, Succession
+from hetero_core.remote.values import dump_value, load_value
+from hetero_core.runtime.executors import call_in_child
+from hetero_process import channel as messages
+from hetero_process.segments import Reader, Writer
+
+_POLL = 50
+"""Milliseconds between two checks whether the caller has given up."""
+
+
+@dataclass(eq=False, slots=True)
+class _Lane:
+    """A channel to a thread of the child, for sequential requests; `requests` counts them."""
+
+    channel: messages.Channel
+    number: int
+    requests: int = 0
+
+
+class ProcessLink(Link):
+    """The parent's connection to a child process."""
+
+    def __init__(self, device: str, python: str, memory: int) -> None:
+        super().__init__(device)
+        self._python = python
+        self._has_answered = False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        lifeline, writer = os.pipe2(os.O_CLOEXEC)
+        self._lifeline = io.FileIO(writer, "w")
+        self._notes = messages.open_block(bytes(messages.NOTES))
+        passed = theirs.fileno(), lifeline, self._notes.fileno()
+        environment = dict(os.environ)
+        if not python:
+            environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        try:
+            self._process = subprocess.Popen(
+                [python or sys.executable, "-m", "hetero_process.child", *map(str, (*passed, memory)), device],
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._lifeline.close()
+            self._notes.close()
+            ours.close()
+            raise DeviceCrashedError(
+                f"cannot start a process for device {device} with '{python}': {error.strerror or error}"
+            ) from error
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self._control = ours
+        self._lanes: list[_Lane] = []
+        self._free: deque[_Lane] = deque()
+        self._last_node = ""
+        _links.add(self)
+
+    def request(
+        self,
+        kind: int,
+        text: bytes,
+        files: Sequence[int] = (),
+        *,
+        what: str,
+        token: CancelToken | None = None,
+        end_of_wait: float | None = None,
+    ) -> messages.Message:
+        """Sends a request and returns its answer. `what` is the request in messages; the wait for the answer ends at `end_of_wait`,
+        on the clock of `time.monotonic`.
+
+        Raises: DeviceCrashedError if the child is gone; DeadlineExceededError if it had to be ended for this request.
+        """
+        try:
+            lane = self._free.pop()
+        except IndexError:
+            lane = self._open_lane()
+        try:
+            lane.requests += 1
+            lane.channel.send(lane.requests, kind, text, files)
+            self.await_answer(lane, what, token, end_of_wait)
+            answer = lane.channel.receive()
+        except OSError:
+            answer = None
+        except BaseException:  # an interrupt: the answer has yet to arrive, so the lane cannot be reused
+            lane.channel.close()
+            raise
+        if answer is None:
+            lane.channel.close()
+            self._bury()
+            raise self.convert_end(lane, self._describe_end(what))
+        self._free.append(lane)
+        self._has_answered = True
+        if self.is_dead:
+            self._close_lanes()
+        return answer
+
+    def _open_lane(self) -> _Lane:
+        """Returns a further lane: the number of lanes is the largest number of simultaneous requests so far. Raises: OSError if no
+        socket can be had.
+        """
+        channel, ends = messages.open_lane()
+        try:
+            with self._lock:
+                lane = _Lane(channel, len(self._lanes))
+                self._lanes.append(lane)
+            self._tell(messages.LANE, lane, ends)
+        finally:
+            for end in ends:
+                os.close(end)
+        return lane
+
+    def _tell(self, kind: int, lane: _Lane, ends: Sequence[int] = ()) -> None:
+        """Sends a message on the control channel. A child that is gone does not answer on the lane either."""
+        with suppress(OSError), self._lock:
+            socket.send_fds(self._control, [messages.CONTROL.pack(kind, lane.number, lane.requests)], ends)
+
+    def _close_lanes(self) -> None:
+        """Closes the free lanes; a lane in use is closed by its request."""
+        with suppress(IndexError):
+            while True:
+                self._free.pop().channel.close()
+
+    def is_answered(self, request: _Lane) -> bool:
+        """Says whether the answer is there, or the child is gone."""
+        return bool(request.channel.wait(_POLL)) or self.is_dead
+
+    def cancel(self, request: _Lane) -> None:
+        """Tells the child that the request of a lane is abandoned."""
+        self._tell(messages.CANCEL, request)
+
+    def kill(self) -> None:
+        """Ends the child at once."""
+        self._process.kill()
+        self._bury()
+
+    def _bury(self, reason: str = "") -> None:
+        """Waits for the ended child, and records the reason for its end."""
+        try:
+            status = self._process.wait(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        self.note_end(reason or _describe_status(status))
+        with self._lock:
+            if not self._notes.closed:
+                self._last_node = os.pread(self._notes.fileno(), messages.NOTES, 0).partition(b"\0")[0].decode(errors="replace")
+                self._notes.close()
+            self._lifeline.close()
+
+    def _describe_end(self, what: str) -> str:
+        is_bare = self._python and not self._has_answered
+        hint = f"; '{self._python}' has to have hetero-process and the packages of the device" if is_bare else ""
+        node = f"; the last node that began is {self._last_node}" if self._last_node else ""
+        return f"device {self._device} in process {self._process.pid} {self._end} while it {what}{node}{hint}"
+
+    def close(self) -> None:
+        """Lets the child end, and waits for it; a child that hangs is ended."""
+        with suppress(OSError):  # the child may have gone before
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+        if not self._end:
+            self._bury("was closed")
+        self._close_lanes()
+
+    def drop(self) -> None:
+        """Closes the child's descriptors in a forked process, since these would keep the child alive after the parent's end."""
+        self._lifeline.close()
+        self._notes.close()
+        self._control.close()
+        for lane in self._lanes:
+            lane.channel.close()
+
+
+_links: WeakSet[ProcessLink] = WeakSet()
+
+
+# In a forked process, the descriptors of the child would keep it alive after the parent's end.
+call_in_child(lambda: list(map(ProcessLink.drop, list(_links))))
+
+
+def _describe_status(status: int) -> str:
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended by signal {-status}"
+
+
+class ProcessCarrier(Succession[ProcessLink]):
+    """Carries operations to a child."""
+
+    memory = HOST
+    copies_metric = "PROCESS_COPIED_BYTES"
+
+    def __init__(self, device: str, python: str, memory: int) -> None:
+        super().__init__(device)
+        self._python = python
+        self._limit = memory
+        self._sessions = itertools.count(1)
+
+    @property
+    def place(self) -> str:
+        """Names the environment if it is not the caller's."""
+        return f"in a process of '{self._python}'" if self._python else "in another process"
+
+    def start(self) -> ProcessLink:
+        """Starts a child."""
+        return ProcessLink(self._device, self._python, self._limit)
+
+    def call(
+        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
+    ) -> tuple[Any, Sequence[Any]]:
+        """Returns the child's answer, and its buffers. A child that hangs is ended when the wait ends: after the DEADLINE of the
+        load or query that this thread works for, or when `token` is set.
+
+        Raises: the child's error; DeviceCrashedError; DeadlineExceededError.
+        """
+        link, end_of_wait = self.find_link(), find_end_of_wait()
+        self._tell_forgotten(link)
+        with ExitStack() as opened:
+            blocks = [opened.enter_context(messages.open_block(buffer)) for buffer in bulk]
+            text, files = dump_value((operation, arguments)), [block.fileno() for block in blocks]
+            answer = link.request(messages.CALL, text, files, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
+        text, received = self.read_answer(answer)
+        return load_value(text), tuple(messages.take_block(file) for file in received)
+
+    def read_answer(self, answer: messages.Message) -> tuple[bytes, tuple[int, ...]]:
+        """Returns the text of an answer, and its descriptors. Raises: the child's error."""
+        _, kind, text, files = answer
+        if kind == messages.FAILURE:
+            raise restore_failure(load_value(text), f"by device {self._device} {self.place}")
+        return text, files
+
+    def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> ProcessSession:
+        """Returns the near end of a request on a network of the child."""
+        session, link = next(self._sessions), self.find_link()
+        self.call("open_session", session, number, token=token)
+        return ProcessSession(self, session, link)
+
+    def _tell_forgotten(self, link: ProcessLink) -> None:
+        sessions = self.take_forgotten(link)
+        if not sessions:
+            return
+        with suppress(DeviceCrashedError):  # a child that is gone has forgotten them
+            link.request(messages.CALL, dump_value(("close_sessions", sessions)), what="closed requests")
+
+
+class ProcessSession:
+    """A request: this process writes its inputs into a block, the child its outputs."""
+
+    def __init__(self, carrier: ProcessCarrier, number: int, link: ProcessLink) -> None:
+        self._carrier = carrier
+        self._number = number
+        # If the child is gone, the run fails, and the next run has another session.
+        self._link = link
+        self._heads = [messages.SESSION.pack(number, kind) for kind in range((messages.NOTED | messages.MEASURED) + 1)]
+        self._writer, self._reader = Writer(), Reader()
+        self.copied_bytes = 0
+
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs as views of the child's block. Raises: the child's error; DeviceCrashedError."""
+        profile = context.profile
+        kind = (messages.NOTED if context.limits is not None else 0) | (messages.MEASURED if profile is not None else 0)
+        began = 0.0 if profile is None else perf_counter()
+        text, file, shared = self._writer.place(inputs)
+        copied = self._writer.copied_bytes
+        if profile is not None:
+            profile.add_transfer("inputs", copied, perf_counter() - began, begin=began, source="host", targets=(profile.device,))
+        try:
+            sent = shared if file is None else (file, *shared)
+            answer = self._link.request(messages.RUN, self._heads[kind] + text, sent, what="ran a network", token=context.token)
+        finally:
+            if file is not None:
+                os.close(file)
+        text, files = self._carrier.read_answer(answer)
+        self._carrier.note_success()
+        timed, copied_there = messages.RUN_HEAD.unpack_from(text)
+        self.copied_bytes = copied + copied_there
+        end = messages.RUN_HEAD.size + timed
+        if profile is not None and timed:
+            restore_times(profile, load_value(text[messages.RUN_HEAD.size : end]))
+        return self._reader.read(text[end:], files)
+
+    def close(self) -> None:
+        """Lets the child release the request, with a later message."""
+        self._carrier.forget(self._number, self._link)
+
 
 DEVICE_KEY = "PROCESS_DEVICE"
 PYTHON_KEY = "PROCESS_PYTHON"

@@ -3,31 +3,81 @@
     writer: values ──(a copy each)────> block ══ same pages ══> views: reader
             shared arrays ════════════════════ same pages ══> views: reader
 
-A block grows by being replaced; views of the old block stay valid. An array that lies in a shared block of
-the caller's (shared.py) is not copied: the reader maps that block. When that block is freed, the writer says so with the request's
-next change of shapes or shared arrays, and the reader drops its mapping.
+A block, a file without a name, grows by being replaced; views of the old block stay valid. An array of `create_shared_array` is not
+copied: the reader maps its block, read-only. When that block is freed, the writer says so with the request's next change of shapes or
+shared arrays, and the reader drops its mapping.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
 from typing import Any
 from weakref import ReferenceType, ref
 
 import numpy as np
+import numpy.typing as npt
 
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
+from hetero_core.errors import DeviceUnavailableError
 from hetero_core.remote.values import dump_value, load_value
-from hetero_process.shared import SharedBlock, find_block
+
+Array = np.ndarray[Any, Any]
+
+
+class SharedBlock(mmap.mmap):
+    """The memory of an array. `file` is the descriptor that a child maps it by; both are freed with the last view of the array."""
+
+    file: int
+    address: int
+
+    def __del__(self) -> None:
+        os.close(self.file)
+
+
+def create_shared_array(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
+    """Returns an array of zeros that a device on PROCESS reads without a copy when it, or a view of it in C order, is an input.
+
+    It is an ordinary array otherwise: fill it, slice it, give it to any device. Do not write to it while a run reads it. Each request that
+    is given an array for the first time sends its descriptor to the child, some 20 microseconds; later runs send nothing.
+
+    Raises: DeviceUnavailableError on systems without the kernel's means; TypeError for elements that are Python objects or texts;
+    OSError if the system has no memory or descriptor left.
+    """
+    if not hasattr(os, "memfd_create"):
+        raise DeviceUnavailableError("shared arrays need memfd_create, which Linux alone has; use an array of NumPy")
+    element, sizes = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape)
+    if element.kind in "OUS":
+        raise TypeError(f"a shared array holds numbers; got elements of type {element}")
+    nbytes = max(element.itemsize * prod(sizes), 1)
+    file = os.memfd_create("hetero", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(file, nbytes)
+        block = SharedBlock(file, nbytes)
+    except BaseException:
+        os.close(file)
+        raise
+    block.file = file
+    block.address = int(np.frombuffer(block, np.uint8).ctypes.data)
+    return np.ndarray(sizes, element, block)
+
+
+def find_block(array: Array) -> SharedBlock | None:
+    """Returns the block that an array lies in; None for memory that is not shared, or elements that are not in C order."""
+    memory: object = array.base
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    return memory if isinstance(memory, SharedBlock) and array.flags.c_contiguous else None
+
 
 _ALIGNMENT = 64
 _MOST_FILES = 200
 """Descriptors in a message; the kernel takes 253."""
 _NO_VIEW = object()
 """Stands for the view of a value that is not copied into the block."""
-Signature = tuple[tuple[Any, tuple[int, ...]] | None, ...]
 
 
 class Writer:
@@ -37,7 +87,7 @@ class Writer:
         self._block: mmap.mmap | None = None
         self.views: tuple[Any, ...] = ()
         self.copied_bytes = 0
-        self._placed: tuple[tuple[Any, Callable[[], Any] | None, Any, Any], ...] = ()
+        self._placed: tuple[tuple[Any, ...], ...] = ()
         """For each value its view in the block, or the array if it lies in a shared block of the caller, and the shape and type."""
         # The blocks of callers that the reader has mapped, by number.
         self._mapped: dict[int, ReferenceType[SharedBlock]] = {}
@@ -52,21 +102,45 @@ class Writer:
         if self._block is not None and self._fill(values):
             return b"", None, ()
         numbers, files = self._borrow(values)
-        signature = tuple(None if number else _describe(value) for value, number in zip(values, numbers, strict=True))
-        offsets, size = _lay_out(signature)
-        own = self._grow(size) if self._block is None or size > len(self._block) else None
-        assert self._block is not None
-        self.views = tuple(
-            None if each is None else np.ndarray(each[1], each[0], self._block, offset)
-            for each, offset in zip(signature, offsets, strict=True)
-        )
-        self._placed = tuple(map(_describe_place, values, self.views, numbers))
-        self._copy(values)
-        places = tuple(map(_name_place, values, signature, offsets, numbers))
+        # Texts, lists and absent values are sent in the message.
+        is_copied = [
+            not number and isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
+            for value, number in zip(values, numbers, strict=True)
+        ]
+        sizes = (-(-value.nbytes // _ALIGNMENT) * _ALIGNMENT if own else 0 for value, own in zip(values, is_copied, strict=True))
+        *offsets, size = accumulate(sizes, initial=0)
+        file = None
+        if self._block is None or size > len(self._block):
+            room = max(size + size // 4, mmap.PAGESIZE)
+            file = os.memfd_create("hetero", os.MFD_CLOEXEC)
+            os.ftruncate(file, room)
+            self._block = mmap.mmap(file, room)
+        views, placed, places = [], [], []
+        self.copied_bytes = 0
+        view: Any
+        place: tuple[Any, ...]
+        entry: tuple[Any, ...]
+        for value, number, offset, is_own in zip(values, numbers, offsets, is_copied, strict=True):
+            view, place, entry = None, (value,), (_NO_VIEW, None, None, None)
+            if number:
+                entry = _NO_VIEW, ref(value), value.shape, value.dtype
+                block = find_block(value)
+                assert block is not None
+                place = number, int(value.ctypes.data) - block.address, dtype_of_numpy(value.dtype), value.shape
+            elif is_own:
+                view = np.ndarray(value.shape, value.dtype, self._block, offset)
+                view[...] = value
+                self.copied_bytes += view.nbytes
+                entry = view, None, view.shape, view.dtype
+                place = 0, offset, dtype_of_numpy(value.dtype), value.shape
+            views.append(view)
+            placed.append(entry)
+            places.append(place)
+        self.views, self._placed = tuple(views), tuple(placed)
         gone = [number for number, block in self._mapped.items() if block() is None]
         for number in gone:
             del self._mapped[number]
-        return dump_value((places, own is not None, list(files), gone)), own, tuple(files.values())
+        return dump_value((tuple(places), file is not None, list(files), gone)), file, tuple(files.values())
 
     def _borrow(self, values: Sequence[Any]) -> tuple[list[int], dict[int, int]]:
         """Returns the number of each value's block, 0 if the value is not in a shared block; and the descriptors of blocks that the
@@ -109,21 +183,6 @@ class Writer:
         self.copied_bytes = copied
         return True
 
-    def _copy(self, values: Sequence[Any]) -> None:
-        copied = 0
-        for value, view in zip(values, self.views, strict=True):
-            if view is not None and value is not view:
-                view[...] = value
-                copied += view.nbytes
-        self.copied_bytes = copied
-
-    def _grow(self, size: int) -> int:
-        room = max(size + size // 4, mmap.PAGESIZE)
-        file = os.memfd_create("hetero", os.MFD_CLOEXEC)
-        os.ftruncate(file, room)
-        self._block = mmap.mmap(file, room)
-        return file
-
 
 class Reader:
     """The block that the peer writes, for a request."""
@@ -158,39 +217,3 @@ class Reader:
             return place[0]
         number, offset, dtype, shape = place
         return np.ndarray(shape, numpy_dtype(dtype), self._mapped[number] if number else self._block, offset)
-
-
-def _describe_place(value: Any, view: Any, number: int) -> tuple[Any, Callable[[], Any] | None, Any, Any]:
-    """Returns the entry of a value for `_placed`."""
-    if number:
-        return _NO_VIEW, ref(value), value.shape, value.dtype
-    return (_NO_VIEW, None, None, None) if view is None else (view, None, view.shape, view.dtype)
-
-
-def _name_place(value: Any, description: tuple[Any, tuple[int, ...]] | None, offset: int, number: int) -> tuple[Any, ...]:
-    """Returns the place of a value for the reader: the number of its block, 0 for this side's own, its offset, type and shape; or the
-    value itself."""
-    if number:
-        block = find_block(value)
-        assert block is not None
-        return number, int(value.ctypes.data) - block.address, dtype_of_numpy(value.dtype), value.shape
-    if description is None:
-        return (value,)
-    return 0, offset, dtype_of_numpy(description[0]), description[1]
-
-
-def _describe(value: Any) -> tuple[Any, tuple[int, ...]] | None:
-    """Returns type and shape of an array that can lie in a block; None for texts, lists and absent values, sent in the message."""
-    if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
-        return value.dtype, value.shape
-    return None
-
-
-def _lay_out(signature: Signature) -> tuple[list[int], int]:
-    offsets, end = [], 0
-    for each in signature:
-        offsets.append(end)
-        if each is not None:
-            nbytes = each[0].itemsize * int(np.prod(each[1], dtype=np.int64))
-            end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-    return offsets, end

@@ -9,7 +9,7 @@ from hetero_core.hookspecs import hookimpl
 if TYPE_CHECKING:
     from hetero_core import Core
     from hetero_ray.data import predict
-    from hetero_ray.following import FollowedCluster
+    from hetero_ray.nodes import FollowedCluster
 
 kind = "composer"
 __all__ = ["FollowedCluster", "create_device", "predict"]
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
         return predict
     if name == "FollowedCluster":
-        from hetero_ray.following import FollowedCluster
+        from hetero_ray.nodes import FollowedCluster
 
         return FollowedCluster
     raise AttributeError(f"module {__name__} has no attribute {name!r}")

@@ -38,20 +38,6 @@ class RayArray:
         raise TypeError("an array in Ray's object store cannot be read by the host; to_host fetches it")
 
 
-class Traffic:
-    """The bytes of arrays that passed through this program. Safe for threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.put = self.got = 0
-
-    def count(self, *, put: int = 0, got: int = 0) -> None:
-        """Adds to both numbers."""
-        with self._lock:
-            self.put += put
-            self.got += got
-
-
 class Shipment(list[Any]):
     """References to the buffers of a network."""
 

@@ -1,4 +1,4 @@
-"""The nodes of the cluster: their names, and the choice of a node."""
+"""The nodes of the cluster: their names, the choice of a node, and a network on MULTI that follows the nodes which join and go."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import logging
 import os
 import socket
 import tempfile
+import threading
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from hetero_core.errors import DeviceUnavailableError
+from hetero_core import ExecutableNetwork
+from hetero_core.contract import DeviceName
+from hetero_core.errors import DeviceUnavailableError, HeteroError
+
+logger = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 3.0
 _SHORT = 8
@@ -110,3 +116,52 @@ class Fleet:
 def needs_gpu(device: str) -> bool:
     """Says whether the device behind the colon needs a GPU of Ray."""
     return "GPU" in device.upper()
+
+
+class FollowedCluster:
+    """Keeps the devices of a network equal to the living nodes, from `with` to its end; `network` was loaded on MULTI.
+
+    `device` runs on each node, as behind the colon of `RAY.a:CPU`; `others` are devices that always stay, such as "CPU" here. A
+    node that has just joined and cannot run the network yet is logged and tried again after `interval` seconds. At the end the
+    network keeps the devices that it had last.
+    """
+
+    def __init__(
+        self, network: ExecutableNetwork, device: str = "CPU", *, interval: float = 1.0, others: tuple[str, ...] = ()
+    ) -> None:
+        self._network = network
+        self._device = device
+        self._interval = interval
+        self._others = others
+        self.devices: tuple[str, ...] = ()
+        """The devices that the network was given last."""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="hetero-RAY-cluster", daemon=True)
+
+    def __enter__(self) -> FollowedCluster:
+        self.look()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def look(self) -> None:
+        """Looks at the nodes once, and gives the network their devices if they have changed.
+
+        Raises: errors of loading the network on a node.
+        """
+        nodes = tuple(str(DeviceName("RAY", node.name, self._device)) for node in list_nodes())
+        devices = (*nodes, *self._others)
+        if devices == self.devices or not devices:
+            return
+        self._network.set_config({"MULTI_DEVICE_PRIORITIES": ",".join(devices)})
+        self.devices = devices
+
+    def _follow(self) -> None:
+        while not self._is_over.wait(self._interval):
+            try:
+                self.look()
+            except HeteroError as error:
+                logger.warning("network '%s' goes on with %s: %s", self._network.name, ",".join(self.devices), error)

@@ -57,11 +57,9 @@ class _Walk:
 
     def check(self, site: Site, table: Array, indices: Array) -> list[Any]:
         """Returns the check of computed indices. It gets the table, as its sizes may be those of other runs."""
-        return (
-            []
-            if site.node.inputs[1] in site.constants
-            else [partial(_require, keep_sizes(table, indices), indices, self.first, len(self.axes))]
-        )
+        if site.node.inputs[1] in site.constants:
+            return []
+        return [partial(_require, keep_sizes(table, indices), indices, self.first, len(self.axes))]
 
 
 def plan_indexed_read(site: Site) -> Recipe | None:

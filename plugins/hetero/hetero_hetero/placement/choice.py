@@ -10,19 +10,18 @@ from __future__ import annotations
 import json
 import logging
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hetero_core.blobs.store import STORE, name_entry
-from hetero_core.contract import freeze_mapping
+from hetero_core.contract import ConfigKey, freeze_mapping
 from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, count_processors
 from hetero_core.devices.provenance import find_core_version
-from hetero_core.devices.threads import STREAMS_KEY
+from hetero_core.devices.threads import AUTO, STREAMS_KEY
 from hetero_core.dtypes import FLOAT_DTYPES, bits_of_dtype, numpy_dtype
 from hetero_core.errors import ConfigValueError
 from hetero_core.network.graph import Network
@@ -41,9 +40,42 @@ MEMORY_KEY = "HETERO_MEMORY"
 SIZES_KEY = "HETERO_MEMORY_SIZES"
 DISTRIBUTION_KEY = "MODEL_DISTRIBUTION_POLICY"
 PIPELINE = "PIPELINE_PARALLEL"
-PLACING_KEYS = (PLACEMENT_KEY, BUDGET_KEY, INPUTS_KEY, OBJECTIVE_KEY, MEMORY_KEY, SIZES_KEY, DISTRIBUTION_KEY)
-"""Keys of placement, which the splits that are measured and the branches of an If do not get."""
+PLACEMENTS = ("PRIORITY", "MEASURED", "MEASURED_ANEW")
+"""Values of HETERO_PLACEMENT; the first is the default."""
 OBJECTIVES = ("LATENCY", "THROUGHPUT")
+
+PLACING_KEYS: Mapping[str, ConfigKey] = {
+    PLACEMENT_KEY: ConfigKey(
+        str,
+        PLACEMENTS[0],
+        "Which device runs a node that several take: the first in the list, or the one with which the whole was measured fastest; "
+        "MEASURED uses an earlier measurement where one is kept.",
+        choices=PLACEMENTS,
+    ),
+    BUDGET_KEY: ConfigKey(float, 30.0, "The seconds that MEASURED may measure, where no earlier measurement is kept.", least=0),
+    OBJECTIVE_KEY: ConfigKey(
+        str,
+        OBJECTIVES[0],
+        "Whether MEASURED seeks the least time of one run, or the least time for each of several requests that overlap.",
+        choices=OBJECTIVES,
+        added_later=True,
+    ),
+    INPUTS_KEY: ConfigKey(str, "", "An .npz file with the inputs for the runs of MEASURED; empty: they are drawn."),
+    MEMORY_KEY: ConfigKey(
+        dict,
+        None,
+        'What devices may hold, {"GPU.0": "8GB"}, or AUTO for what they have free; the network is cut into a pipeline of parts '
+        "that fit.",
+        words=(AUTO,),
+    ),
+    SIZES_KEY: ConfigKey(
+        dict, None, f'The largest sizes of open inputs, {{"past": 2048}}, for the estimate of {MEMORY_KEY}.', added_later=True
+    ),
+    DISTRIBUTION_KEY: ConfigKey(
+        str, "", f"{PIPELINE} balances the bytes of the network over all devices of the list.", choices=("", PIPELINE)
+    ),
+}
+"""Keys of placement, which the splits that are measured and the branches of an If do not get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +94,28 @@ def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, 
 
     Raises: ConfigValueError if it asks for both; DeviceMemoryError if the network does not fit.
     """
-    by_memory = config[MEMORY_KEY] is not None or config[DISTRIBUTION_KEY] == PIPELINE
-    if not task.network.nodes:
+    by_memory, placement = config[MEMORY_KEY] is not None or config[DISTRIBUTION_KEY] == PIPELINE, config[PLACEMENT_KEY]
+    if not task.network.nodes or (placement == PLACEMENTS[0] and not by_memory):
         return task, NO_DECISION
-    if by_memory and config[PLACEMENT_KEY] != PLACEMENTS[0]:
+    if placement == PLACEMENTS[0]:
+        return _place_by_memory(task, config)
+    if by_memory:
         raise ConfigValueError(
-            f"{PLACEMENT_KEY}={config[PLACEMENT_KEY]} places by time, {MEMORY_KEY} and {DISTRIBUTION_KEY} place by memory; leave one out"
+            f"{PLACEMENT_KEY}={placement} places by time, {MEMORY_KEY} and {DISTRIBUTION_KEY} place by memory; leave one out"
         )
-    return _POLICIES[_MEMORY if by_memory else config[PLACEMENT_KEY]](task, config)
+    return _place_as_measured(task, config, is_anew=placement == PLACEMENTS[2])
 
 
 def _place_by_memory(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, Decision]:
-    from hetero_hetero.placement.memory import place_by_memory, read_limits
+    from hetero_hetero.placement.memory import place_by_memory
 
-    limits = read_limits(config[MEMORY_KEY] or {}, tuple(task.configs))
-    sizes = config[SIZES_KEY] or {}
-    pins, memory = place_by_memory(task, limits, sizes, is_balanced=config[DISTRIBUTION_KEY] == PIPELINE)
-    return _hold_once(_pin(task, pins)), Decision(memory=memory)
-
-
-def _hold_once(task: SplitTask) -> SplitTask:
-    """Returns the task with devices that hold each weight once, as the estimate has it, if they can and are not told otherwise."""
-    core = task.core
-    able = [device for device in task.configs if WEIGHTS_ONCE_KEY in core.config_keys(device)]
-    open_to_it = {device for device in able if core.get_config(device, WEIGHTS_ONCE_KEY) is None}
-    configs = {
-        device: {WEIGHTS_ONCE_KEY: True, **config} if device in open_to_it else config for device, config in task.configs.items()
-    }
-    return replace(task, configs=configs)
+    pins, memory = place_by_memory(task, config)
+    core, configs = task.core, dict(task.configs)
+    for device, own in task.configs.items():
+        # It holds each weight once, as the estimate has it, if it can and is not told otherwise.
+        if WEIGHTS_ONCE_KEY in core.config_keys(device) and core.get_config(device, WEIGHTS_ONCE_KEY) is None:
+            configs[device] = {WEIGHTS_ONCE_KEY: True, **own}
+    return replace(_pin(task, pins), configs=configs), Decision(memory=memory)
 
 
 def _pin(task: SplitTask, pins: Mapping[str, str]) -> SplitTask:
@@ -97,7 +123,7 @@ def _pin(task: SplitTask, pins: Mapping[str, str]) -> SplitTask:
     return replace(task, network=replace(task.network, affinity=freeze_mapping({**pins, **task.network.affinity})))
 
 
-def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: bool = False) -> tuple[SplitTask, Decision]:
+def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: bool) -> tuple[SplitTask, Decision]:
     """Places as an entry of the store says, or measures; stores the measurement if candidates were timed in turns."""
     from hetero_hetero.placement.measured import place_by_measurement
 
@@ -114,17 +140,6 @@ def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: b
     pins = {name: segment.device for segment in placement.segments if segment.device for name in segment.nodes}
     return _pin(task, pins), Decision(placement)
 
-
-_MEMORY = "memory"
-_POLICIES: Mapping[str, Callable[[SplitTask, Mapping[str, Any]], tuple[SplitTask, Decision]]] = {
-    "PRIORITY": lambda task, config: (task, NO_DECISION),
-    "MEASURED": _place_as_measured,
-    "MEASURED_ANEW": partial(_place_as_measured, is_anew=True),
-    _MEMORY: _place_by_memory,
-}
-"""The policies of placement: each returns the task with its nodes pinned, and the reasons."""
-PLACEMENTS = tuple(name for name in _POLICIES if name != _MEMORY)
-"""Values of HETERO_PLACEMENT; the first is the default."""
 
 _FORMAT = 3
 """The version of entries and of the way to choose a placement; an entry of another version is measured again."""
@@ -161,21 +176,17 @@ def _read_placement(name: str, task: SplitTask) -> Placement | None:
     if content is None:
         return None
     try:
-        placement = _placement_of_json(json.loads(content))
+        document: Any = json.loads(content)
+        segments = tuple(PlacedSegment(**{**row, "nodes": tuple(row["nodes"])}) for row in document["segments"])
+        candidates = tuple(PlacementCandidate(**{**row, "devices": tuple(row["devices"])}) for row in document["candidates"])
+        transfers = tuple((str(a), str(b), float(c), float(d)) for a, b, c, d in document["transfers"])
+        parts = {"segments": segments, "candidates": candidates, "transfers": transfers, "is_kept": True}
+        placement = Placement(**{**document, **parts})
     except (ValueError, TypeError, KeyError) as error:
         logger.warning("a kept placement cannot be read and is measured again: %s", error)
         return None
     names = {name for segment in placement.segments for name in segment.nodes}
     return placement if names == task.network.index_of_node.keys() else None
-
-
-def _placement_of_json(document: Any) -> Placement:
-    """Returns the placement of a document. Raises: TypeError, ValueError, KeyError."""
-    segments = tuple(PlacedSegment(**{**row, "nodes": tuple(row["nodes"])}) for row in document["segments"])
-    candidates = tuple(PlacementCandidate(**{**row, "devices": tuple(row["devices"])}) for row in document["candidates"])
-    transfers = tuple((str(a), str(b), float(c), float(d)) for a, b, c, d in document["transfers"])
-    placement = Placement(**{**document, "segments": segments, "candidates": candidates, "transfers": transfers})
-    return replace(placement, is_kept=True)
 
 
 def _find_inputs(network: Network, path: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -184,19 +195,17 @@ def _find_inputs(network: Network, path: str) -> dict[str, np.ndarray[Any, Any]]
 
     Raises: ConfigValueError for a file that cannot be read, and for an input that is not in it and cannot be drawn.
     """
-    arrays = _read(path) if path else {}
+    arrays = {}
+    try:
+        if path:
+            with np.load(Path(path), allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigValueError(f"configuration key {INPUTS_KEY}: cannot read arrays from '{path}': {error}") from error
     return {
         spec.name: _fit(arrays[spec.name], spec) if spec.name in arrays else _draw(spec, index)
         for index, spec in enumerate(network.inputs)
     }
-
-
-def _read(path: str) -> dict[str, np.ndarray[Any, Any]]:
-    try:
-        with np.load(Path(path), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigValueError(f"configuration key {INPUTS_KEY}: cannot read arrays from '{path}': {error}") from error
 
 
 def _fit(array: np.ndarray[Any, Any], spec: ValueSpec) -> np.ndarray[Any, Any]:

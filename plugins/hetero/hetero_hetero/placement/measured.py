@@ -1,29 +1,180 @@
 """Placement by measurement: segments and transfers are timed, candidates proposed, the best of them timed whole in turns.
 
-Every single device that takes the whole network is a candidate, and priority alone. The search ends early, with the best so far, when its
-seconds are over or it is interrupted. The last turns decide: the fastest of several is also the luckiest one, so the times by which it
-came to the front say too little.
+Every single device that takes the whole network is a candidate, and priority alone. Segments are timed on the values of a real run; a pause
+before each timing lets the threads of other engines fall asleep, which may spin for a while. All placements of a small table of costs are
+estimated. The search in a larger table begins with each device alone and with the fastest device of each segment, and improves these by
+moves of a segment or of a run of neighbours, judged by the schedule of the parts that HETERO would make of them. It ends early, with the
+best so far, when its seconds are over or it is interrupted. The last turns decide: the fastest of several is also the luckiest one, so the
+times by which it came to the front say too little.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import permutations, product
+from math import inf, prod
+from operator import attrgetter
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
+import numpy as np
+
+from hetero_core import ExecutableNetwork
+from hetero_core.composing.properties import computes_on_host
+from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import HeteroError
-from hetero_core.network.types import HOST, TensorType
+from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
-from hetero_hetero.affinity import SplitTask
-from hetero_hetero.parts import without_pins
-from hetero_hetero.placement.search import FREE, UNUSABLE, Estimator, Measurements, build_costs, propose_placements
+from hetero_hetero.affinity import SplitTask, cut_part, without_pins
 from hetero_hetero.placement.segments import cut_segments, sign_segment
-from hetero_hetero.placement.stopwatch import Stopwatch, TimedPlan
+from hetero_hetero.schedule import find_lane
+from hetero_hetero.subgraphs import select_subgraphs
 
 logger = logging.getLogger(__name__)
+
+FREE = ""
+"""The device of a segment that none takes whole: priority decides."""
+_ENUMERATED = 1024
+"""The most placements of a table of which each is estimated."""
+_MOST_ESTIMATES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCost:
+    """The cost of moving a value between the memories of two devices: seconds for each value, and for each byte."""
+
+    seconds: float
+    seconds_per_byte: float
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Seconds of each segment on each device that takes it, and of moving values.
+
+    `devices` stand in order of priority. `seconds` has for each segment device -> seconds; a device that is not there does not take
+    the segment. `flows` are the values between segments: (maker, readers, bytes). `transfers` maps pairs of devices to the cost; a pair
+    that is not there shares a memory. `overhead` is the cost of a part besides its segments. `lanes` maps a device to its lane,
+    which runs a single part at a time; a device that is not there is its own lane. With `is_pipeline` requests overlap, and the
+    lane with the most to do counts. `known` has the estimated seconds of each placement so far.
+    """
+
+    devices: tuple[str, ...]
+    seconds: tuple[Mapping[str, float], ...]
+    flows: tuple[tuple[int, tuple[int, ...], int], ...]
+    transfers: Mapping[tuple[str, str], TransferCost] = field(default_factory=dict)
+    overhead: float = 0.0
+    lanes: Mapping[str, str] = field(default_factory=dict)
+    is_pipeline: bool = False
+    known: dict[tuple[str, ...], float] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def predecessors(self) -> list[tuple[int, ...]]:
+        """The segments that each segment reads."""
+        sources: list[dict[int, None]] = [{} for _ in self.seconds]
+        for maker, readers, _ in self.flows:
+            for reader in readers:
+                sources[reader][maker] = None
+        return [tuple(before) for before in sources]
+
+    def find_seconds(self, placement: tuple[str, ...]) -> float:
+        """Returns the makespan of a placement, a device for each segment, or the time of its fullest lane.
+
+        It is infinite if a device does not take its segment.
+        """
+        if placement not in self.known:
+            self.known[placement] = self._estimate(placement)
+        return self.known[placement]
+
+    def _estimate(self, placement: tuple[str, ...]) -> float:
+        if any(device not in self.seconds[index] for index, device in enumerate(placement)):
+            return inf
+        if len(set(placement)) == 1:
+            return self.overhead + sum(row[device] for row, device in zip(self.seconds, placement, strict=True))
+        parts = select_subgraphs(self.predecessors, placement, self.devices)
+        part_of_segment = {index: number for number, part in enumerate(parts) for index in part.nodes}
+        durations = [self.overhead + sum(self.seconds[index][placement[index]] for index in part.nodes) for part in parts]
+        before: list[set[int]] = [set() for _ in parts]
+        for maker, readers, nbytes in self.flows:
+            source = part_of_segment[maker]
+            targets = {part_of_segment[reader] for reader in readers} - {source}
+            for target in targets:
+                before[target].add(source)
+            # A value is moved once, by the part that makes it, however many parts of a device read it there.
+            for device in dict.fromkeys(str(parts[target].device) for target in sorted(targets)):
+                move = self.transfers.get((placement[maker], device))
+                durations[source] += 0.0 if move is None else move.seconds + move.seconds_per_byte * nbytes
+        lanes = [self.lanes.get(str(part.device), str(part.device)) for part in parts]
+        if self.is_pipeline:
+            return max(sum(time for time, own in zip(durations, lanes, strict=True) if own == lane) for lane in lanes)
+        return schedule_parts(durations, before, lanes)
+
+
+def schedule_parts(durations: Sequence[float], predecessors: Sequence[set[int]], lanes: Sequence[str]) -> float:
+    """Returns the end of the last part, if each lane runs a single part at a time, the first ready part, as in HETERO's schedule."""
+    missing = [len(before) for before in predecessors]
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    running: list[tuple[float, int]] = []
+    now = 0.0
+    while ready or running:
+        busy = {lanes[index] for _, index in running}
+        for index in list(ready):
+            if lanes[index] not in busy:
+                ready.remove(index)
+                busy.add(lanes[index])
+                running.append((now + durations[index], index))
+        running.sort()
+        now, ended = running.pop(0)
+        for index, before in enumerate(predecessors):
+            if ended in before:
+                missing[index] -= 1
+                if missing[index] == 0:
+                    ready.append(index)
+        ready.sort()
+    return now
+
+
+def propose_placements(costs: CostTable, *, count: int) -> dict[tuple[str, ...], float]:
+    """Returns up to `count` placements with their estimated seconds of a run, the least first."""
+    choices = [[device for device in costs.devices if device in row] for row in costs.seconds]
+    if prod(map(len, choices)) <= _ENUMERATED:
+        for placement in product(*choices):
+            costs.find_seconds(placement)
+    else:
+        fastest = [min(row, key=row.__getitem__) for row in costs.seconds]
+        for start in (fastest, *([device if device in row else row[0] for row in choices] for device in costs.devices)):
+            _improve(costs, choices, tuple(start))
+    return dict(sorted(costs.known.items(), key=lambda entry: (entry[1], entry[0]))[:count])
+
+
+def _improve(costs: CostTable, choices: Sequence[Sequence[str]], placement: tuple[str, ...]) -> None:
+    """Estimates placements on the way from this placement to one that no move improves further."""
+    seconds, estimates = costs.find_seconds(placement), 0
+    moves = _list_moves(costs, choices, placement)
+    while (moved := next(moves, None)) is not None and estimates < _MOST_ESTIMATES:
+        estimates += 1
+        after = costs.find_seconds(moved)
+        if after < seconds:
+            seconds, moves = after, _list_moves(costs, choices, moved)
+
+
+def _list_moves(costs: CostTable, choices: Sequence[Sequence[str]], placement: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yields the placement with a segment, a segment and its producer, or a run of neighbours on another device."""
+    count = len(placement)
+    groups: list[Sequence[int]] = [(index,) for index in range(count)]
+    groups += [(source, index) for index in range(count) for source in costs.predecessors[index]]
+    for length in (count, *(size for size in (16, 8, 4, 3, 2) if size < count)):
+        groups += [range(start, start + length) for start in range(count - length + 1)]
+    for group in groups:
+        for device in choices[group[0]]:
+            if all(device in choices[index] for index in group) and any(placement[index] != device for index in group):
+                yield tuple(device if index in group else own for index, own in enumerate(placement))
+
 
 _CLOSE = 1.05
 """Basic candidates are timed again if they take at most this many times as long as the fastest."""
@@ -38,26 +189,29 @@ _DUELS = 2
 _LONGEST_TURN = 0.2
 
 
+@dataclass(eq=False)
 class Candidate:
-    """A placement on its way: its loaded plan, with a time of each round."""
+    """A placement on its way. Once it is loaded, it has a number of parts, the seconds that were measured at the load, and `time`, which
+    returns the seconds of a run from a stretch of seconds; `times` has the seconds of each round.
+    """
 
-    plan: TimedPlan | None = None
-
-    def __init__(self, title: str, devices: tuple[str, ...], *, is_basic: bool) -> None:
-        self.title, self.devices, self.is_basic = title, devices, is_basic
-        self.estimate: float | None = None
-        self.times: list[float] = []
-        self.error = ""
-
-    @property
-    def first(self) -> float:
-        """The seconds measured at the load; infinite before it."""
-        return float("inf") if self.plan is None else self.plan.seconds
+    title: str
+    devices: tuple[str, ...]
+    is_basic: bool
+    estimate: float | None = None
+    parts: int = 0
+    first: float = inf
+    time: Callable[[float], float] = lambda _: inf
+    times: list[float] = field(default_factory=list)
+    error: str = ""
 
     @property
     def seconds(self) -> float:
-        """The median of the rounds; before the first of them the seconds measured at the load."""
+        """The median of the rounds; before the first of them the seconds measured at the load, infinite before that."""
         return median(self.times) if self.times else self.first
+
+
+_find_seconds = attrgetter("seconds")
 
 
 def decide(candidates: Sequence[Candidate], time: Callable[[Candidate, float, int], None]) -> Candidate | None:
@@ -69,10 +223,8 @@ def decide(candidates: Sequence[Candidate], time: Callable[[Candidate, float, in
     losers: list[Candidate] = []
     best: Candidate | None = None
     for _ in range(_DUELS):
-        timed = sorted(
-            (candidate for candidate in candidates if candidate.times and not candidate.error and candidate not in losers),
-            key=_find_seconds,
-        )
+        racers = (candidate for candidate in candidates if candidate.times and not candidate.error and candidate not in losers)
+        timed = sorted(racers, key=_find_seconds)
         basics = [candidate for candidate in timed if candidate.is_basic]
         if not basics:
             return None
@@ -103,13 +255,8 @@ def _race(racers: Sequence[Candidate], time: Callable[[Candidate, float, int], N
 
 
 def find_best(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Returns the fastest candidate until now, of a search that ended early; a mixed candidate only if it is faster beyond
-    doubt."""
-    timed = [
-        candidate
-        for candidate in candidates
-        if candidate.seconds < float("inf") and not candidate.error and (candidate.times or candidate.is_basic)
-    ]
+    """Returns the fastest candidate until now, of a search that ended early; a mixed candidate only if it is faster beyond doubt."""
+    timed = [each for each in candidates if each.seconds < inf and not each.error and (each.times or each.is_basic)]
     if not timed:
         return None
     fastest = min(timed, key=_find_seconds)
@@ -117,10 +264,10 @@ def find_best(candidates: Sequence[Candidate]) -> Candidate | None:
     return fastest if fastest.seconds <= _SURE_GAIN * basic.seconds else basic
 
 
-def _find_seconds(candidate: Candidate) -> float:
-    return candidate.seconds
-
-
+_OVERHEAD = 5e-6
+"""Seconds of a part besides its run: what HETERO's executable takes for a stage."""
+_SCALES = (0.25, 1.25)
+"""The range of the time of a device for its segments as one network, against their sum; outside it a measurement was disturbed."""
 _PARTS_SHARE = 0.6
 """The share of the budget after which segments are no longer measured, and candidates are."""
 _PROPOSALS = 4
@@ -129,6 +276,10 @@ _FEWEST_ROUNDS = 2
 _HOPELESS = 1.5
 """A candidate that takes this many times as long as the fastest is not timed again."""
 _LONGEST_WARM_UP = 10.0
+_LEAST_RUNS, _MOST_RUNS = 5, 50
+_WAKE_SECONDS, _QUIET_SECONDS = 0.03, 0.02
+"""Seconds of untimed runs before a timing, in which threads wake up and caches fill, and of the pause before them."""
+_TRANSFER_BYTES = (4_096, 4_194_304)
 
 
 def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: float, *, streams: int = 0) -> Placement:
@@ -138,10 +289,8 @@ def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: flo
 
     The network's pins are kept. Raises: errors of the devices' queries; never for a device that fails to load or run.
     """
-    search = _Search(task, budget, streams)
-    with Stopwatch(task.core, without_pins(task.network), inputs) as watch:
-        search.watch = watch
-        is_complete = True
+    search = _Search(task, inputs, budget, streams)
+    with search.opened:
         try:
             is_complete = search.measure()
         except KeyboardInterrupt:
@@ -151,13 +300,21 @@ def place_by_measurement(task: SplitTask, inputs: Mapping[str, Any], budget: flo
 
 
 class _Search:
-    watch: Stopwatch
+    """The measurements: seconds and failures by distinct segment and device, seconds of whole networks, and `memories`, which maps a
+    device with a memory apart from the host's to its name, and to the cost of a value on its way there and back.
+    """
 
-    def __init__(self, task: SplitTask, budget: float, streams: int) -> None:
+    def __init__(self, task: SplitTask, inputs: Mapping[str, Any], budget: float, streams: int) -> None:
         self.began = perf_counter()
         self.task, self.budget, self.streams = task, budget, streams
-        network = task.network
-        traits = _list_takers(task)
+        self.network = network = without_pins(task.network)
+        supported = {device: task.core.query_network(network, device, config).supported for device, config in task.configs.items()}
+        pins = task.network.affinity
+        # For each node the devices that take it; of a pinned node its device.
+        traits = [
+            (pins[node.name],) if node.name in pins else tuple(device for device in supported if node.name in supported[device])
+            for node in network.nodes
+        ]
         self.segments = cut_segments(network, task.units, traits)
         self.names = [tuple(network.nodes[index].name for index in segment.nodes) for segment in self.segments]
         self.takers = [
@@ -165,7 +322,12 @@ class _Search:
             for segment in self.segments
         ]
         self.twins = list(range(len(self.segments)))
-        self.measurements = Measurements()
+        self.opened = ExitStack()
+        self.values = dict(inputs)
+        self.seconds: dict[int, dict[str, float]] = {}
+        self.failures: dict[int, dict[str, str]] = {}
+        self.wholes: dict[str, float] = {}
+        self.memories: dict[str, tuple[str, TransferCost, TransferCost]] = {}
         self.candidates: list[Candidate] = []
         self.winner: Candidate | None = None
 
@@ -176,10 +338,8 @@ class _Search:
     def measure(self) -> bool:
         """Says whether nothing was left out for want of time."""
         basics = self._list_basics()
-        values = tuple(dict.fromkeys(name for segment in self.segments for name in segment.reads))
         logger.info("running the network for the values between %d segments", len(self.segments))
-        pins = self._pin(basics[0].devices)
-        fault = _find_fault(lambda: self.watch.sample(self.task.itself, self.task.own_config, pins, values))
+        fault = _find_fault(lambda: self._sample(self._pin(basics[0].devices)))
         for candidate in basics:
             self._load(candidate)
         # Before anything else, so that the best of them is known however short the search is.
@@ -196,8 +356,7 @@ class _Search:
         candidates = []
         for device in self.task.configs:
             devices = tuple(device if device in takers else next(iter(takers), FREE) for takers in self.takers)
-            is_single = all(name == device for name in devices)
-            title = device if is_single else f"{device} first"
+            title = device if set(devices) <= {device} else f"{device} first"
             candidates.append(Candidate(title, devices, is_basic=True))
         if not any(candidate.devices == (candidate.title,) * len(self.segments) for candidate in candidates[:1]):
             candidates.insert(0, Candidate("PRIORITY", (FREE,) * len(self.segments), is_basic=True))
@@ -209,7 +368,17 @@ class _Search:
         pins = {name: device for names, device in zip(self.names, devices, strict=True) if device != FREE for name in names}
         return {**pins, **self.task.network.affinity}
 
+    def _sample(self, pins: Mapping[str, str]) -> None:
+        """Keeps the values between segments from a run of the whole network."""
+        network, names = self.network, dict.fromkeys(name for segment in self.segments for name in segment.reads)
+        inner = [ValueSpec(name, network.types[name]) for name in names if name not in network.names_of_outputs]
+        exposed = replace(network, outputs=(*network.outputs, *inner), affinity=dict(pins))
+        with closing(self.task.core.load_network(exposed, self.task.itself, self.task.own_config)) as with_values:
+            outputs = with_values.infer({spec.name: self.values[spec.name] for spec in with_values.inputs})
+        self.values |= {name: outputs[name] for name in names}
+
     def _load(self, candidate: Candidate) -> None:
+        """Loads a candidate and runs it until its devices have compiled their kernels."""
         logger.info("loading candidate %s", candidate.title)
         warm = min(max(self.remaining / 3, 0.5), _LONGEST_WARM_UP)
         config = self.task.own_config
@@ -217,10 +386,23 @@ class _Search:
             config = {**config, THREADS_KEY: config[THREADS_KEY] * self.streams, STREAMS_KEY: self.streams}
 
         def load() -> None:
-            pins, overlaps = self._pin(candidate.devices), bool(self.streams)
-            candidate.plan = self.watch.load_plan(self.task.itself, config, pins, warm, overlaps=overlaps)
-            if candidate.plan.is_ready and candidate.title in self.task.configs:
-                self.measurements.wholes[candidate.title] = candidate.first
+            network = replace(self.network, affinity=self._pin(candidate.devices))
+            with ExitStack() as opened:
+                loaded = opened.enter_context(closing(self.task.core.load_network(network, self.task.itself, config)))
+                run = _prepare_run(loaded, self.values)
+                warm_up(loaded, run, warm)
+                time = _overlap_runs(loaded, self.values) if self.streams else lambda seconds: median(_repeat(run, seconds))
+
+                def time_awake(seconds: float) -> float:
+                    sleep(_QUIET_SECONDS)
+                    time(_WAKE_SECONDS)
+                    return time(seconds)
+
+                parts = len(loaded.get_metric("HETERO_PLAN").stages)
+                candidate.first, candidate.parts, candidate.time = time(0.05), parts, time_awake
+                if is_ready(loaded) and candidate.title in self.task.configs:
+                    self.wholes[candidate.title] = candidate.first
+                self.opened.enter_context(opened.pop_all())
 
         candidate.error = _find_fault(load)
         self.candidates.append(candidate)
@@ -228,13 +410,12 @@ class _Search:
     def _measure_segments(self) -> bool:
         """Times each distinct segment on each device that takes it, those with the most work first; says whether time was enough."""
         first: dict[str, int] = {}
-        shapes = {name: array.shape for name, array in self.watch.values.items()}
+        weights: dict[int, float] = {}
+        shapes = {name: array.shape for name, array in self.values.items()}
         for index, segment in enumerate(self.segments):
             signature = f"{sign_segment(self.task.network, segment, shapes)}{self.takers[index]}"
-            self.twins[index] = first.setdefault(signature, index)
-        weights: dict[int, float] = {}
-        for index, twin in enumerate(self.twins):
-            weights[twin] = weights.get(twin, 0.0) + self.segments[index].work
+            self.twins[index] = twin = first.setdefault(signature, index)
+            weights[twin] = weights.get(twin, 0.0) + segment.work
         order = sorted(weights, key=lambda index: (-weights[index], index))
         pairs = [(index, device) for index in order for device in self.takers[index]]
         for number, (index, device) in enumerate(pairs):
@@ -245,39 +426,87 @@ class _Search:
         return True
 
     def _time_segment(self, index: int, device: str, seconds: float) -> None:
+        """Times a segment on a device, called as HETERO calls a stage, and transfers to a memory apart from the host's."""
+        core = self.task.core
+        threads = min(self.task.own_config[THREADS_KEY], core.get_config(device, THREADS_KEY))
+        config = {THREADS_KEY: threads, **self.task.configs[device], STREAMS_KEY: 1}
+
         def time() -> None:
-            part = self.watch.time_part(device, self._configure(device), self.names[index], seconds)
-            if part.is_ready:
-                self.measurements.seconds.setdefault(index, {})[device] = part.seconds
-            if part.memory != HOST:
-                self.measurements.memories.setdefault(device, (part.memory, part.there, part.back))
+            with closing(core.load_network(cut_part(self.network, self.names[index]), device, config)) as loaded:
+                run = _prepare_run(loaded, self.values)
+                warm_up(loaded, run, seconds)
+                taken = median(_repeat(run, min(seconds, 0.1)))
+                if is_ready(loaded):
+                    self.seconds.setdefault(index, {})[device] = taken
+                spec = next((spec for spec in (*loaded.outputs, *loaded.inputs) if spec.memory != HOST), None)
+                if spec is not None and device not in self.memories:
+                    small, large = (_time_round_trip(loaded, spec, nbytes) for nbytes in _TRANSFER_BYTES)
+                    slopes = (
+                        max((b - a) / (_TRANSFER_BYTES[1] - _TRANSFER_BYTES[0]), 0.0) for a, b in zip(small, large, strict=True)
+                    )
+                    there, back = map(TransferCost, small, slopes)
+                    self.memories[device] = spec.memory, there, back
 
         fault = _find_fault(time)
         if fault:
-            self.measurements.failures.setdefault(index, {})[device] = fault
+            self.failures.setdefault(index, {})[device] = fault
 
-    def _configure(self, device: str) -> dict[str, Any]:
-        threads = min(self.task.own_config[THREADS_KEY], self.task.core.get_config(device, THREADS_KEY))
-        return {THREADS_KEY: threads, **self.task.configs[device], STREAMS_KEY: 1}
+    def _list_transfers(self) -> dict[tuple[str, str], TransferCost]:
+        """Returns the cost of a value between each two devices that share no memory."""
+        free = HOST, TransferCost(0.0, 0.0), TransferCost(0.0, 0.0)
+        transfers = {}
+        for source, target in permutations(self.task.configs, 2):
+            first, _, back = self.memories.get(source, free)
+            second, there, _ = self.memories.get(target, free)
+            if first != second:
+                per_byte = back.seconds_per_byte + there.seconds_per_byte
+                transfers[source, target] = TransferCost(back.seconds + there.seconds, per_byte)
+        return transfers
+
+    def _build_costs(self) -> CostTable:
+        """Returns the table of all segments.
+
+        The time of a whole run goes before the sum of its segments, as engines fuse across their borders: each device's segments are
+        scaled by the quotient. A segment that was not measured has its share of the whole, by its estimated work;
+        without a whole the device does not get the segment. A segment without a device is FREE, and counts nothing.
+        """
+        core, devices, is_pipeline = self.task.core, tuple(self.task.configs), bool(self.streams)
+        work = sum(segment.work for segment in self.segments)
+        shares = {device: seconds / work for device, seconds in self.wholes.items()} if work else {}
+        measured: list[dict[str, float]] = []
+        for segment, twin, takers in zip(self.segments, self.twins, self.takers, strict=True):
+            failed = self.failures.get(twin, {})
+            row = {**{device: share * segment.work for device, share in shares.items()}, **self.seconds.get(twin, {})}
+            measured.append({device: row[device] for device in takers if device in row and device not in failed})
+        sums = {device: sum(row.get(device, 0.0) for row in measured) for device in devices}
+        least, most = _SCALES
+        scales = {device: min(max(whole / sums[device], least), most) for device, whole in self.wholes.items() if sums[device]}
+        lanes = {
+            # If requests overlap, the devices' work on the host's processors adds up: no device is idle while another works.
+            device: "processors" if is_pipeline and computes_on_host(core, device) else find_lane(core, device)
+            for device in devices
+        }
+        scaled = ({device: seconds * scales.get(device, 1.0) for device, seconds in row.items()} for row in measured)
+        seconds = tuple(row or {FREE: 0.0} for row in scaled)
+        return CostTable(
+            (*devices, FREE), seconds, tuple(self._list_flows()), self._list_transfers(), _OVERHEAD, lanes, is_pipeline
+        )
 
     def _propose(self) -> None:
         """Loads the candidates with the least estimated time that are not loaded yet."""
-        flows, is_pipeline = self._list_flows(), bool(self.streams)
-        costs = build_costs(self.task, self.segments, self.takers, self.twins, self.measurements, flows, is_pipeline=is_pipeline)
-        known, estimator = {candidate.devices for candidate in self.candidates}, Estimator(costs)
+        costs = self._build_costs()
+        known = {candidate.devices for candidate in self.candidates}
         for candidate in self.candidates:
-            seconds = estimator.find_seconds(candidate.devices)
-            candidate.estimate = None if seconds == UNUSABLE else seconds
+            seconds = costs.find_seconds(candidate.devices)
+            candidate.estimate = None if seconds == inf else seconds
         # A proposal that is estimated to be slower than a basic candidate is not worth its load.
-        bound = min((c.estimate for c in self.candidates if c.estimate is not None and not c.error), default=UNUSABLE)
+        bound = min((c.estimate for c in self.candidates if c.estimate is not None and not c.error), default=inf)
         proposals = propose_placements(costs, count=_PROPOSALS + len(known))
         fresh = [devices for devices, seconds in proposals.items() if any(devices) and devices not in known and seconds < bound]
         for number, devices in enumerate(fresh[:_PROPOSALS]):
             if self.remaining < 0:
                 return
-            candidate = Candidate(f"MIXED {number + 1}", devices, is_basic=False)
-            candidate.estimate = proposals[devices]
-            self._load(candidate)
+            self._load(Candidate(f"MIXED {number + 1}", devices, is_basic=False, estimate=proposals[devices]))
 
     def _list_flows(self) -> list[tuple[int, tuple[int, ...], int]]:
         """Returns the values between segments: maker, readers, bytes."""
@@ -289,8 +518,8 @@ class _Search:
         return [(maker[value], tuple(indices), self._count_bytes(value)) for value, indices in readers.items()]
 
     def _count_bytes(self, value: str) -> int:
-        known = self.task.network.type_of(value)
-        shape = getattr(self.watch.values.get(value), "shape", ())
+        known = self.network.type_of(value)
+        shape = getattr(self.values.get(value), "shape", ())
         return (TensorType(known.dtype, shape).nbytes or 0) if isinstance(known, TensorType) else 0
 
     def _take_turns(self) -> bool:
@@ -309,56 +538,32 @@ class _Search:
 
         A single device has two rounds in any case: the time of its load may be from before its kernels were compiled.
         """
-        loaded = [candidate for candidate in self.candidates if not candidate.error]
-        best = {candidate: min(candidate.times or [candidate.first]) for candidate in loaded}
-        least = min(best.values(), default=0.0)
-        return [
-            candidate
-            for candidate in loaded
-            if best[candidate] <= _HOPELESS * least or (candidate.is_basic and len(candidate.times) < _FEWEST_ROUNDS)
-        ]
+        best = {each: min(each.times or [each.first]) for each in self.candidates if not each.error}
+        bound = _HOPELESS * min(best.values(), default=0.0)
+        return [each for each in best if best[each] <= bound or (each.is_basic and len(each.times) < _FEWEST_ROUNDS)]
 
     def _time_candidate(self, candidate: Candidate, seconds: float, turn: int) -> None:
         logger.info("round %d: timing %s", turn + 1, candidate.title)
-        plan = candidate.plan
-        assert plan is not None, "a candidate is timed after its load"
-        candidate.error = candidate.error or _find_fault(lambda: candidate.times.append(plan.time(seconds)))
+        candidate.error = candidate.error or _find_fault(lambda: candidate.times.append(candidate.time(seconds)))
 
     def describe(self, *, is_complete: bool) -> Placement:
         """Returns the placement so far."""
         winner = self.winner or find_best(self.candidates)
         chosen = None if winner is None else self.candidates.index(winner)
-        devices = (FREE,) * len(self.segments) if chosen is None else self.candidates[chosen].devices
+        devices = (FREE,) * len(self.segments) if winner is None else winner.devices
         segments = tuple(
-            PlacedSegment(
-                self.names[index],
-                devices[index],
-                twin,
-                self.measurements.seconds.get(twin, {}),
-                self.measurements.failures.get(twin, {}),
+            PlacedSegment(names, device, twin, self.seconds.get(twin, {}), self.failures.get(twin, {}))
+            for names, device, twin in zip(self.names, devices, self.twins, strict=True)
+        )
+        moves = self._list_transfers().items()
+        transfers = tuple((source, target, move.seconds, move.seconds_per_byte) for (source, target), move in moves)
+        candidates = tuple(
+            PlacementCandidate(
+                c.title, c.devices, c.parts, c.estimate, c.seconds if c.seconds < inf else None, len(c.times), c.error
             )
-            for index, twin in enumerate(self.twins)
+            for c in self.candidates
         )
-        moves = self.measurements.list_transfers(tuple(self.task.configs))
-        return Placement(
-            segments,
-            tuple((source, target, move.seconds, move.seconds_per_byte) for (source, target), move in moves.items()),
-            tuple(
-                PlacementCandidate(
-                    c.title,
-                    c.devices,
-                    0 if c.plan is None else c.plan.parts,
-                    c.estimate,
-                    c.seconds if c.seconds < float("inf") else None,
-                    len(c.times),
-                    c.error,
-                )
-                for c in self.candidates
-            ),
-            chosen,
-            perf_counter() - self.began,
-            is_complete,
-        )
+        return Placement(segments, transfers, candidates, chosen, perf_counter() - self.began, is_complete)
 
 
 def _find_fault(call: Callable[[], None]) -> str:
@@ -371,12 +576,61 @@ def _find_fault(call: Callable[[], None]) -> str:
     return ""
 
 
-def _list_takers(task: SplitTask) -> list[tuple[str, ...]]:
-    """Returns for each node the devices that take it, asked about the whole network; of a pinned node its device."""
-    network = without_pins(task.network)
-    supported = {device: task.core.query_network(network, device, config).supported for device, config in task.configs.items()}
-    pins = task.network.affinity
-    return [
-        (pins[node.name],) if node.name in pins else tuple(device for device in supported if node.name in supported[device])
-        for node in network.nodes
-    ]
+def _prepare_run(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Callable[[], object]:
+    """Returns a call of the device's run with its inputs in its memory; it waits for a result in another memory than the host's."""
+    inputs = tuple(
+        values[spec.name] if spec.memory == HOST else loaded.from_host(values[spec.name], spec) for spec in loaded.inputs
+    )
+    context, outputs = loaded.open_context(loaded.create_state()), loaded.outputs
+    run = loaded.run_device
+    away = next((index for index, spec in enumerate(outputs) if spec.memory != HOST), None)
+    if away is None:
+        return lambda: run(inputs, context)
+    return lambda: loaded.to_host(run(inputs, context)[away])
+
+
+def _overlap_runs(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Callable[[float], float]:
+    """Returns a function that takes a stretch of seconds and returns the time of a run among runs that overlap: as many requests as the
+    network works on at once, each begun again when it has ended.
+    """
+    inputs = {spec.name: values[spec.name] for spec in loaded.inputs}
+    requests = [loaded.create_infer_request() for _ in range(max(int(loaded.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1))]
+
+    def run(count: int) -> float:
+        began = perf_counter()
+        for _ in range(count):
+            for request in requests:
+                request.wait()
+                request.start_async(inputs)
+        for request in requests:
+            request.wait()
+        return (perf_counter() - began) / (count * len(requests))
+
+    return lambda seconds: run(min(max(int(seconds / max(run(1), 1e-9)), _LEAST_RUNS), _MOST_RUNS))
+
+
+def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
+    """Returns the times of runs that last for `seconds` in all; at least `_LEAST_RUNS` and at most `_MOST_RUNS`."""
+    times: list[float] = []
+    began = before = perf_counter()
+    while len(times) < _LEAST_RUNS or (before - began < seconds and len(times) < _MOST_RUNS):
+        run()
+        after = perf_counter()
+        times.append(after - before)
+        before = after
+    return times
+
+
+def _time_round_trip(loaded: ExecutableNetwork, spec: ValueSpec, nbytes: int) -> tuple[float, float]:
+    """Returns the seconds of bytes on their way into the memory of a device, and back."""
+    array = np.zeros(nbytes // 4, np.float32)
+    carrier = ValueSpec(spec.name, TensorType("float32", array.shape), spec.memory)
+    there, back = [], []
+    for _ in range(_LEAST_RUNS):
+        began = perf_counter()
+        moved = loaded.from_host(array, carrier)
+        between = perf_counter()
+        loaded.to_host(moved)
+        there.append(between - began)
+        back.append(perf_counter() - between)
+    return median(there), median(back)

@@ -25,20 +25,13 @@ from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType
 from hetero_core.plan import HeldMemory, Plan
 from hetero_hetero.affinity import SplitTask
-from hetero_hetero.placement.choice import MEMORY_KEY, SIZES_KEY
+from hetero_hetero.placement.choice import DISTRIBUTION_KEY, MEMORY_KEY, PIPELINE, SIZES_KEY
 from hetero_hetero.placement.segments import FORBIDDEN, measure_widths
 
 _UNITS = {
     "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate(("", *"KMGT"))},
+    **{f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", 1)},
 }
 _SHARE_OF_MARGIN = 10
 """The part of its free memory that a device keeps is one of so many."""
@@ -89,22 +82,21 @@ def read_limits(texts: Mapping[str, object] | str, devices: Sequence[str]) -> di
     return limits
 
 
-def place_by_memory(
-    task: SplitTask, limits: Mapping[str, int | None], sizes: Mapping[str, Any], *, is_balanced: bool
-) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
+def place_by_memory(task: SplitTask, config: Mapping[str, Any]) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
     """Returns node -> device, and the bytes that each device will hold; a device without a limit has as much as it states, if
-    anything. `sizes` are the largest of open inputs, by the name of a size or of an input.
-
-    `is_balanced` divides the bytes over all devices of the list; else each is filled before the next device.
+    anything. A pipeline divides the bytes over all devices of the list; else each is filled before the next device.
 
     Raises: DeviceMemoryError with the numbers if the network does not fit; ConfigValueError for sizes that the network does not take,
     and for an open size without a bound if the free memory of a device is its limit.
     """
-    planner, devices = _Planner(task, limits, sizes), tuple(task.configs)
-    ends = planner.balance(devices) if is_balanced else planner.fill(devices, 1.0)
-    if ends is None:
-        raise planner.refuse(devices)
-    return planner.describe(devices, ends)
+    planner = _Planner(task, read_limits(config[MEMORY_KEY] or {}, tuple(task.configs)), config[SIZES_KEY] or {})
+    parts = planner.fill(1.0)
+    if sum(len(nodes) for nodes, _ in parts) < len(task.network.nodes):
+        raise planner.refuse(parts)
+    if config[DISTRIBUTION_KEY] == PIPELINE:
+        parts = planner.balance(parts)
+    device_of_node = {task.network.nodes[index].name: held.device for nodes, held in parts for index in nodes}
+    return device_of_node, tuple(held for nodes, held in parts if nodes)
 
 
 def find_free_bytes(core: Core, device: str) -> int | None:
@@ -135,8 +127,13 @@ def require_free(core: Core, plan: Plan, texts: Mapping[str, object] | str) -> N
         used_on_host = needed if is_sharing else used_on_host
 
 
+_Filled = list[tuple[range, HeldMemory]]
+"""For each device the nodes of its part, and the bytes that it will hold."""
+
+
 class _Planner:
     def __init__(self, task: SplitTask, limits: Mapping[str, int | None], sizes: Mapping[str, Any]) -> None:
+        """`sizes` are the largest of open inputs, by the name of a size or of an input."""
         core = task.core
         self.task, self.network = task, task.network
         # Only the limits of the user weigh the parts against each other.
@@ -160,62 +157,57 @@ class _Planner:
         values = dict.fromkeys(value for node in self.network.nodes for value in (*node.reads, *node.writes))
         self.bytes_of_value = {value: _count_bytes(largest, value) for value in values}
 
-    def balance(self, devices: Sequence[str]) -> list[int] | None:
-        """Returns the end of each device's part that minimizes the fullest device's load; None if the network does not fit."""
-        ends = self.fill(devices, 1.0)
-        if ends is None or len(devices) == 1:
-            return ends
+    def balance(self, parts: _Filled) -> _Filled:
+        """Returns the parts that minimize the fullest device's load, from parts that fit."""
         low, high = 0.0, 1.0
-        total = self._measure(0, len(self.network.nodes)).total
-        bound = max((self.limits.get(device, total) for device in devices), default=total) or 1
-        for _ in range(_STEPS):
+        total = self.measure().total
+        bound = max((self.limits.get(device, total) for device in self.task.configs), default=total) or 1
+        for _ in range(_STEPS if len(parts) > 1 else 0):
             share = (low + high) / 2
-            emptier = self.fill(devices, share, unlimited=bound)
-            if emptier is None:
+            emptier = self.fill(share, unlimited=bound)
+            if sum(len(nodes) for nodes, _ in emptier) < len(self.network.nodes):
                 low = share
             else:
-                high, ends = share, emptier
-        return ends
+                high, parts = share, emptier
+        return parts
 
-    def fill(self, devices: Sequence[str], share: float, *, unlimited: int | None = None) -> list[int] | None:
-        """Returns the ends of parts that use at most a share of each device's limit, each as long as it can be."""
-        start, used_on_host, ends = 0, 0, []
-        for device in devices:
-            limit, ceiling = self.limits.get(device, unlimited), self._find_ceiling(device, used_on_host)
+    def fill(self, share: float, *, unlimited: int | None = None) -> _Filled:
+        """Returns parts that use at most a share of each device's limit, each as long as it can be; nodes may be left over."""
+        parts: _Filled = []
+        start = used_on_host = 0
+        for device in self.task.configs:
+            limit, ceiling = self.limits.get(device, unlimited), self.ceilings.get(device)
+            if ceiling is not None and device in self.sharing:
+                ceiling = max(ceiling - used_on_host, 0)
             rooms = [room for room in (None if limit is None else limit * share, ceiling) if room is not None]
-            end = self._extend(start, device, min(rooms, default=None))
-            if device in self.sharing:
-                used_on_host += self._count(self._measure(start, end), device)
-            start = end
-            ends.append(end)
-        return ends if start == len(self.network.nodes) else None
+            nodes, held = self._extend(start, device, min(rooms, default=None), ceiling)
+            start = nodes.stop
+            used_on_host += held.total if device in self.sharing else 0
+            parts.append((nodes, held))
+        return parts
 
-    def _find_ceiling(self, device: str, used_on_host: int) -> int | None:
-        """Returns the most bytes that a device may hold beside the parts of earlier devices; None if there is no limit."""
-        ceiling = self.ceilings.get(device)
-        return max(ceiling - used_on_host, 0) if ceiling is not None and device in self.sharing else ceiling
-
-    def _count(self, part: _Part, device: str) -> int:
-        """Returns the bytes of a part, with the workspace of an engine if free memory is the limit."""
-        return part.total + (part.largest if device in self.free else 0)
-
-    def _extend(self, start: int, device: str, room: float | None) -> int:
-        """Returns the end of the longest part that begins at `start`, that the device takes, and that fits into the room."""
-        part, end = _Part(), start
+    def _extend(self, start: int, device: str, room: float | None, ceiling: int | None) -> tuple[range, HeldMemory]:
+        """Returns the longest part that begins at `start`, that the device takes, and that fits into the room. It has the workspace of an
+        engine if free memory is the limit.
+        """
+        part, nodes, held = _Part(), range(start, start), HeldMemory(device, 0, 0, 0, ceiling)
         for index in range(start, len(self.network.nodes)):
             node = self.network.nodes[index]
             if node.name not in self.takers[device] or self.task.network.affinity.get(node.name, device) != device:
                 break
             self._add(part, index)
-            if room is not None and self._count(part, device) > room:
+            workspace = part.largest if device in self.free else 0
+            if room is not None and part.total + workspace > room:
                 break
             if self.may_end[index]:
-                end = index + 1
-        return end
+                nodes = range(start, index + 1)
+                held = HeldMemory(device, part.weights, part.border, part.peak, ceiling, workspace)
+        return nodes, held
 
-    def _measure(self, start: int, end: int) -> _Part:
+    def measure(self) -> _Part:
+        """Returns the whole network as a part."""
         part = _Part()
-        for index in range(start, end):
+        for index in range(len(self.network.nodes)):
             self._add(part, index)
         return part
 
@@ -238,45 +230,23 @@ class _Planner:
         part.peak = max(part.peak, part.live)
         part.live -= sum(part.last_reader.pop(index, ()))
 
-    def describe(self, devices: Sequence[str], ends: Sequence[int]) -> tuple[dict[str, str], tuple[HeldMemory, ...]]:
-        """Returns node -> device and the bytes that each device with nodes will hold."""
-        device_of_node: dict[str, str] = {}
-        memories, start, used_on_host = [], 0, 0
-        for device, end in zip(devices, ends, strict=True):
-            part = self._measure(start, end)
-            ceiling = self._find_ceiling(device, used_on_host)
-            if end > start:
-                workspace = part.largest if device in self.free else 0
-                held = HeldMemory(device, part.weights, part.border, part.peak, ceiling, workspace)
-                memories.append(held)
-                used_on_host += held.total if device in self.sharing else 0
-            device_of_node |= {node.name: device for node in self.network.nodes[start:end]}
-            start = end
-        return device_of_node, tuple(memories)
-
-    def refuse(self, devices: Sequence[str]) -> DeviceMemoryError:
+    def refuse(self, parts: _Filled) -> DeviceMemoryError:
         """Returns the error for a network that does not fit, with the bytes that it needs and the node at which filling the devices
         in order ends."""
-        whole = self._measure(0, len(self.network.nodes))
-        start, used_on_host = 0, 0
-        rows = []
-        for device in devices:
-            limit = self._find_ceiling(device, used_on_host)
-            end = self._extend(start, device, limit)
-            used = self._count(self._measure(start, end), device)
-            used_on_host += used if device in self.sharing else 0
-            kind = "free bytes" if device in self.free else "bytes"
-            rows.append(f"{device} takes {end - start} nodes, {used} of {'unlimited' if limit is None else limit} {kind}")
-            start = end
-        node = self.network.nodes[start] if start < len(self.network.nodes) else self.network.nodes[-1]
-        free = sum(self.ceilings.get(device, 0) for device in devices)
+        whole = self.measure()
+        rows = [
+            f"{held.device} takes {len(nodes)} nodes, {held.total} of {'unlimited' if held.limit is None else held.limit} "
+            f"{'free bytes' if held.device in self.free else 'bytes'}"
+            for nodes, held in parts
+        ]
+        node = self.network.nodes[sum(len(nodes) for nodes, _ in parts)]
         return DeviceMemoryError(
             f"network '{self.network.name}' does not fit: it needs {whole.total} bytes (constants {whole.weights}, inputs and outputs "
             f"{whole.border}, inner values {whole.peak}); {'; '.join(rows)}; no device is left for node {node.label}. "
             + ("Free memory, " if self.free else f"Raise {MEMORY_KEY}, ")
             + "add a device to the list, or give smaller sizes",
             needed=whole.total,
-            free=free,
+            free=sum(self.ceilings.get(device, 0) for device in self.task.configs),
         )
 
 

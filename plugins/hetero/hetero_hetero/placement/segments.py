@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -93,30 +94,26 @@ def describe_segment(network: Network, nodes: Sequence[int], work: float = 0.0) 
 
 def estimate_work(network: Network, node: Node) -> float:
     """Returns the operations of a node, roughly: multiplications of products, else the elements that it reads and makes."""
-    output_elements = sum(_count_elements(network, value) for value in node.writes)
-    constants = [network.initializers[value] for value in node.inputs if value in network.initializers]
-    bodies = sum(len(body.nodes) for body in node.bodies.values())
+    elements = float(sum(_count_elements(network, value) for value in node.writes))
+    weights = [
+        prod(size for size in network.initializers[value].type.shape or () if isinstance(size, int))
+        for value in node.inputs
+        if value in network.initializers
+    ]
+    shape = _find_shape(network, node.inputs[0]) if node.inputs else ()
+    rows = _size(shape[0]) if shape else 1
+    if node.op_type in _PRODUCTS and max(weights, default=0):
+        return 2 * elements * max(max(weights) / _count_channels(network, node), 1.0)
     if node.op_type in _PRODUCTS:
-        sizes = [prod(size for size in constant.type.shape or () if isinstance(size, int)) for constant in constants]
-        weight = max(sizes, default=0)
-        if weight:
-            channels = _count_channels(network, node)
-            return 2.0 * output_elements * max(weight / channels, 1.0)
-        inner = _find_shape(network, node.inputs[0])
-        return 2.0 * output_elements * (_size(inner[-1]) if inner else _OPEN_SIZE)
-    if node.op_type in _RECURRENT and constants:
+        return 2 * elements * (_size(shape[-1]) if shape else _OPEN_SIZE)
+    if node.op_type in _RECURRENT and weights:
         # Each step multiplies by all weights.
-        steps = _size((_find_shape(network, node.inputs[0]) or (1,))[0])
-        return (
-            2.0 * steps * sum(prod(size for size in constant.type.shape or () if isinstance(size, int)) for constant in constants)
-        )
+        return 2.0 * rows * sum(weights)
     if node.domain == "ai.onnx.ml":
         # A visit of a tree's node waits for memory; a row visits few of them, each as dear as many operations of a product.
-        rows = _size((_find_shape(network, node.inputs[0]) or (1,))[0]) if node.inputs else 1
-        longest = max((len(value) for value in node.attributes.values() if isinstance(value, tuple)), default=1)
-        return float(output_elements + rows * longest)
+        return elements + rows * max((len(value) for value in node.attributes.values() if isinstance(value, tuple)), default=1)
     read = sum(_count_elements(network, value) for value in node.reads if value not in network.initializers)
-    return float(output_elements + read + 10_000 * bodies)
+    return elements + read + 10_000 * sum(len(body.nodes) for body in node.bodies.values())
 
 
 def _count_channels(network: Network, node: Node) -> int:
@@ -144,22 +141,15 @@ def measure_widths(network: Network, units: Iterable[Sequence[int]]) -> list[int
     """Returns for each frontier, by the node before it, how many values cross it; `FORBIDDEN` or more if no cut is possible."""
     count = len(network.nodes)
     change = [0] * (count + 1)
-
-    def add(first: int, last: int, width: int) -> None:
+    spans = [
+        (position, max(readers), 1 if _may_cross(network, value) else FORBIDDEN)
+        for value, position in network.index_of_producer.items()
+        if (readers := network.index_of_consumers.get(value, ()))
+    ]
+    for first, last, width in (*spans, *((min(unit), max(unit), FORBIDDEN) for unit in units)):
         change[first] += width
         change[last] -= width
-
-    for value, position in network.index_of_producer.items():
-        readers = network.index_of_consumers.get(value, ())
-        if readers:
-            add(position, max(readers), 1 if _may_cross(network, value) else FORBIDDEN)
-    for unit in units:
-        add(min(unit), max(unit), FORBIDDEN)
-    widths, width = [], 0
-    for index in range(count):
-        width += change[index]
-        widths.append(width)
-    return widths
+    return list(accumulate(change[:count]))
 
 
 def _may_cross(network: Network, value: str) -> bool:
@@ -180,33 +170,28 @@ def _cut_stretch(network: Network, stretch: range, widths: Sequence[int], work: 
     if narrowest > 1 and len(_split_branches(network, stretch, work, enough)) > 1:
         return [stretch]
     ends = [index + 1 for index in stretch[:-1] if widths[index] == narrowest]
-    starts = [stretch.start, *ends]
-    pieces = [range(start, stop) for start, stop in zip(starts, [*ends, stretch.stop], strict=True)]
-    return [part for piece in pieces for part in _cut_stretch(network, piece, widths, work, enough)]
+    return [part for piece in _cut_at(stretch, ends) for part in _cut_stretch(network, piece, widths, work, enough)]
+
+
+def _cut_at(stretch: range, ends: Sequence[int]) -> list[range]:
+    return list(map(range, (stretch.start, *ends), (*ends, stretch.stop)))
 
 
 def _kind_of(node: Node, trait: object) -> tuple[object, str]:
     """Returns the devices that take a node and the kind of its work, at which engines are differently good."""
     if node.domain == "ai.onnx.ml":
         return trait, "ml"
-    if node.op_type in _RECURRENT:
-        return trait, "steps"
-    if node.op_type in _SEARCHING:
-        return trait, "search"
     is_quantized = "Integer" in node.op_type or "Quantize" in node.op_type or "QLinear" in node.op_type
-    return trait, "quantized" if is_quantized else ""
+    kinds = {"steps": node.op_type in _RECURRENT, "search": node.op_type in _SEARCHING, "quantized": is_quantized}
+    return trait, next((kind for kind, is_own in kinds.items() if is_own), "")
 
 
 def _cut_at_kinds(blocks: Sequence[range], widths: Sequence[int], kinds: Sequence[tuple[object, str]]) -> list[range]:
     """Returns the blocks with further cuts between nodes that different devices take."""
     pieces: list[range] = []
     for block in blocks:
-        start = block.start
-        for index in block[:-1]:
-            if kinds[index][0] != kinds[index + 1][0] and widths[index] <= _WIDEST:
-                pieces.append(range(start, index + 1))
-                start = index + 1
-        pieces.append(range(start, block.stop))
+        cuts = (index for index in block[:-1] if kinds[index][0] != kinds[index + 1][0] and widths[index] <= _WIDEST)
+        pieces += _cut_at(block, [index + 1 for index in cuts])
     return pieces
 
 
@@ -217,20 +202,16 @@ def _join_small(
     joining, so that repeated blocks are joined alike.
     """
     joined: list[range] = []
-    current: range | None = None
+    is_small = False
     for block in blocks:
-        if current is not None and not joins_kinds and _differ(current, block, kinds):
-            joined.append(current)
-            current = None
-        current = block if current is None else range(current.start, block.stop)
-        if sum(work[index] for index in current) >= least:
-            joined.append(current)
-            current = None
-    if current is not None:
-        if joined and (joins_kinds or not _differ(joined[-1], current, kinds)):
-            joined[-1] = range(joined[-1].start, current.stop)
+        if is_small and (joins_kinds or not _differ(joined[-1], block, kinds)):
+            joined[-1] = range(joined[-1].start, block.stop)
         else:
-            joined.append(current)
+            joined.append(block)
+        is_small = sum(work[index] for index in joined[-1]) < least
+    if is_small and len(joined) > 1 and (joins_kinds or not _differ(joined[-2], joined[-1], kinds)):
+        last = joined.pop()
+        joined[-1] = range(joined[-1].start, last.stop)
     return joined
 
 
