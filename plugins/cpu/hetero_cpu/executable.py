@@ -34,7 +34,7 @@ from hetero_cpu.run.plans import (
     load_plan,
 )
 from hetero_cpu.run.verification import Verifier
-from hetero_cpu.symbols.size_class import Signature, read_static_signature
+from hetero_cpu.symbols.evaluation import Signature, read_static_signature
 from hetero_cpu.symbols.sizes import value_of
 
 if TYPE_CHECKING:

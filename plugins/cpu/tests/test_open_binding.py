@@ -15,8 +15,7 @@ from hetero_cpu.plan.passes import specialize_network, transform_network
 from hetero_cpu.run.instance import Instance
 from hetero_cpu.symbols.arrays import OpenArray
 from hetero_cpu.symbols.evaluation import Sums, Table
-from hetero_cpu.symbols.sizes import is_open, terms_of
-from hetero_cpu.symbols.terms import evaluate
+from hetero_cpu.symbols.sizes import evaluate, is_open, terms_of
 from hetero_tests.fixed_plans import evaluate_atoms, list_numbers, read_sizes, write_signature
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
 

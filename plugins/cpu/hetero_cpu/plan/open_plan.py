@@ -24,11 +24,9 @@ from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, Planned
 from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.arrays import Memory as OpenMemory
 from hetero_cpu.symbols.arrays import OpenArray, lay_open
-from hetero_cpu.symbols.evaluation import Evaluator, Products, Sums, write_function, write_tuple
+from hetero_cpu.symbols.evaluation import Evaluator, Products, Signature, SizeClass, Sums, Symbol, write_function, write_tuple
 from hetero_cpu.symbols.network import Symbols, compile_shape_constants, expose_shape_constants, open_network
-from hetero_cpu.symbols.size_class import Signature, SizeClass, Symbol
-from hetero_cpu.symbols.sizes import Scope, is_open, terms_of
-from hetero_cpu.symbols.terms import NotOpenError
+from hetero_cpu.symbols.sizes import NotOpenError, Scope, is_open, terms_of
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program

@@ -23,8 +23,8 @@ from hetero_core.transforms.constants import LARGEST_KEPT, drop_unread, fold_con
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
 from hetero_core.transforms.rewrite import run_passes
 from hetero_cpu.operators.groups import Group
+from hetero_cpu.symbols.evaluation import Signature
 from hetero_cpu.symbols.network import find_map_types
-from hetero_cpu.symbols.size_class import Signature
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program

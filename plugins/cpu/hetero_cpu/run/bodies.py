@@ -21,7 +21,7 @@ from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import RequestCancelledError
 from hetero_core.network.graph import EMPTY, Graph, Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
-from hetero_cpu.symbols.size_class import Signature
+from hetero_cpu.symbols.evaluation import Signature
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import BoundBody, Program, Step

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.machine.calls import address_of
-from hetero_cpu.symbols.sizes import is_open
-from hetero_cpu.symbols.terms import NotOpenError
+from hetero_cpu.symbols.sizes import NotOpenError, is_open
 
 Array = Any
 Shape = tuple[Any, ...]

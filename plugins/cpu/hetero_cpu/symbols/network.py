@@ -19,9 +19,8 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_elements, computes_shapes
 from hetero_core.network.operators import REFUSALS, STANDARD_DOMAINS, Shape, SizedNode, UnknownError, infer_sizes
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
-from hetero_cpu.symbols.size_class import Signature
-from hetero_cpu.symbols.sizes import Scope, is_open, value_of
-from hetero_cpu.symbols.terms import NotOpenError
+from hetero_cpu.symbols.evaluation import Signature
+from hetero_cpu.symbols.sizes import NotOpenError, Scope, is_open, value_of
 
 Elements = np.ndarray[Any, Any]
 
