@@ -15,7 +15,7 @@ from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, has_perm, read_integers
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
-from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operator
+from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operators
 
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _OF_ONE_INPUT = frozenset({"Concat", "Max", "Mean", "Min", "Sum"})
@@ -86,7 +86,7 @@ def _is_zero(network: Network, value: str) -> bool:
 
 def write_pads(network: Network) -> Network:
     """Returns the network with each Pad that mirrors or repeats as a Gather along each axis that grows."""
-    return rewrite_operator(network, "Pad", _write_pad)
+    return rewrite_operators(network, {("", "Pad"): _write_pad})
 
 
 def _write_pad(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:

@@ -16,7 +16,7 @@ import numpy as np
 from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement
-from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operator
+from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operators
 
 _FARTHEST = np.iinfo(np.int64).max
 
@@ -26,7 +26,7 @@ def convolve_upsampling(network: Network) -> Network:
 
     The sizes of volumes must be known, and those of images, unless the stride along the height is 1.
     """
-    return rewrite_operator(network, "ConvTranspose", _convolve)
+    return rewrite_operators(network, {("", "ConvTranspose"): _convolve})
 
 
 def _convolve(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
