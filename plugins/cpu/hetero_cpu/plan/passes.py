@@ -242,7 +242,7 @@ PASSES = (
     OperatorPass(f"{_SHARED}.activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
     OperatorPass(f"{_SHARED}.activations", "fuse_swish", "Exp Sigmoid"),
     _MERGE_TRANSPOSES,
-    OperatorPass(f"{_OWN}.pads", "fold_pads", "Pad", "Conv"),
+    OperatorPass(f"{_OWN}.reshapes", "fold_pads", "Pad", "Conv"),
     OperatorPass(f"{_SHARED}.affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
     # After all passes that fold scales: the weights and the sums of integers are to stay whole.
     compute_integers,
