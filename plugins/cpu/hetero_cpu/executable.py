@@ -20,20 +20,11 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.contract import Executable, RunContext, is_candidate
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueType
-from hetero_cpu.machine.availability import AUTO, NUMPY
-from hetero_cpu.machine.compiler import give_back_memory
+from hetero_cpu.machine.compiler import AUTO, NUMPY, give_back_memory
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import passes
 from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products
-from hetero_cpu.run.plans import (
-    ArenaTooLargeError,
-    PlanInUse,
-    WrongTypeError,
-    compile_plan,
-    lay_input,
-    load_plan,
-)
-from hetero_cpu.run.verification import Verifier
+from hetero_cpu.run.plans import ArenaTooLargeError, PlanInUse, Verifier, WrongTypeError, compile_plan, lay_input, load_plan
 from hetero_cpu.symbols.evaluation import Signature, read_static_signature
 from hetero_cpu.symbols.sizes import value_of
 
@@ -58,8 +49,6 @@ _MOST_FOUND = 256
 """Input shapes whose plan is noted."""
 _MOST_FAILURES = 3
 """Sets of input shapes without a class, after which no class is tried for the network."""
-_MOST_NAMES = 3
-"""Slow nodes that a warning names."""
 _LARGE_FILE = 1 << 26
 """Bytes of constants in files from which packing and runs of the toolkit take turns, because each of them holds all of the weights."""
 _LONGEST_HOLD = 0.0005
@@ -179,7 +168,7 @@ class CpuExecutable(Executable):
         with self._lock:
             if self._uneven is None:
                 self._uneven = self._open_uneven()
-                self._uneven.keep_appended(self._appended)
+                self._uneven._appended = self._appended
             return self._uneven
 
     def _run_plan(self, found: FoundPlan | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -364,11 +353,11 @@ class CpuExecutable(Executable):
         slow = list_slow_nodes(plan.plan, network)
         plan.slow = tuple(dict.fromkeys(name for node in slow for name in node.origins or (node.name,)))
         if slow and not self._is_candidate and not any(other.slow for other in self._plans):
-            names = ", ".join(f"'{node.name}' ({node.operator})" for node in slow[:_MOST_NAMES])
+            names = ", ".join(f"'{node.name}' ({node.operator})" for node in slow[:3])
             logger.warning(
                 "network '%s': CPU has no machine code for %s%s, and most of a run is spent there; `hetero inspect MODEL -d CPU` names the "
                 "devices that take them, and AUTO chooses the fastest",
-                self.transformed.name, names, f" and {len(slow) - _MOST_NAMES} more nodes" if len(slow) > _MOST_NAMES else "",
+                self.transformed.name, names, f" and {len(slow) - 3} more nodes" if len(slow) > 3 else "",
             )  # fmt: skip
 
     def _add_plan(self, plan: PlanInUse, signature: Signature) -> FoundPlan:
@@ -466,14 +455,10 @@ class CpuExecutable(Executable):
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
         """Notes which outputs only the next run reads: a cache among them grows in place."""
-        self.keep_appended(frozenset(output_of_input.values()))
-        return {}
-
-    def keep_appended(self, outputs: frozenset[str]) -> None:
-        """Notes the outputs to which runs may append in place."""
-        self._appended = outputs
+        self._appended = frozenset(output_of_input.values())
         if self._uneven is not None:
-            self._uneven.keep_appended(outputs)
+            self._uneven.keep_states(output_of_input)
+        return {}
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of the newest plan; before the first run of a network with open sizes all its nodes."""
@@ -491,7 +476,7 @@ class CpuExecutable(Executable):
             self._teams.close()
         if self._product_team is not None:
             self._product_team.close()
-        for own in (*self._bodies, *([] if self._uneven is None else [self._uneven])):
+        for own in self._list_executables()[1:]:
             own.close()
 
 
