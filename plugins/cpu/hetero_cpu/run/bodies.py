@@ -33,17 +33,12 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class BodyExecutable(Protocol):
-    """The executable of a body."""
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the body's outputs."""
-
-    def open_trip(self) -> Trip | None:
-        """Returns the call of a run for a single thread, if the body is small, of fixed sizes, and has machine code alone."""
+class _BodyExecutable(Protocol):
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]: ...
+    def open_trip(self) -> Trip | None: ...
 
 
-Open = Callable[[Network], BodyExecutable]
+Open = Callable[[Network], _BodyExecutable]
 
 _FIRST_TRIPS = 48
 """Trips of the toolkit before an executable is made: planning a body takes as long as some hundred trips. A branch of If has one."""
@@ -79,11 +74,8 @@ def _open_step(step: Step, constants: Mapping[str, Initializer], open_network: O
     function = step.function
     if step.node.op_type == "Loop":
         function = partial(run_loop, step.function)
-    elif (
-        step.node.op_type == "Scan"
-        and not any(key.startswith("scan_") for key in step.node.attributes)
-        and step.node.since_version > 8
-    ):
+    is_plain = step.node.since_version > 8 and not any(key.startswith("scan_") for key in step.node.attributes)
+    if step.node.op_type == "Scan" and is_plain:
         function = partial(run_scan, step.function, step.node.attributes["num_scan_inputs"])
     return replace(step, function=function, bodies=tuple(bodies))
 
@@ -200,8 +192,8 @@ class RepeatedBody:
         self._program, self._node, self._graph, self._constants, self._open = program, node, graph, constants, open_network
         self._count = 0
         self._last: Signature = ()
-        self._of_shapes: dict[Signature, BodyExecutable] = {}
-        self._of_all: BodyExecutable | None = None
+        self._of_shapes: dict[Signature, _BodyExecutable] = {}
+        self._of_all: _BodyExecutable | None = None
         self.trips: dict[Signature, deque[Trip]] = {}
         """Of small bodies in machine code alone, by shapes: those that no run uses."""
 
@@ -225,7 +217,7 @@ class RepeatedBody:
             self.trips.setdefault(signature, deque()).append(trip)
         return executable.run(values, RunContext())
 
-    def _find(self, values: Sequence[Any], signature: Signature) -> BodyExecutable | None:
+    def _find(self, values: Sequence[Any], signature: Signature) -> _BodyExecutable | None:
         """Returns a new executable for a trip; None as long as the toolkit is to run it."""
         self._count += 1
         last, self._last = self._last, signature
