@@ -501,7 +501,7 @@ def assume_even_rows(network: Network) -> tuple[Network, EvenRows | None]:
 def _has_room(found: FoundPlan, limits: RunLimits) -> bool:
     """Says whether a run may have the arena of a plan beside the bytes that it holds."""
     plan, products = found
-    return limits.memory_limit is None or limits.held + plan.opened.measure_arena(products) <= limits.memory_limit
+    return limits.memory_limit is None or limits.held + plan.opened.measure_arena(*products) <= limits.memory_limit
 
 
 def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:

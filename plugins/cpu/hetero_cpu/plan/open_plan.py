@@ -148,15 +148,21 @@ class OpenPlan:
             for column in range(table.products + 1, table.products + 1 + len(self.roots))
         ]
         """The numbers of calls that are addresses in each external memory."""
-        rows = table.list_open_rows()
+        # np.unique imports masked arrays, which takes 16 ms of a first run.
+        rows = np.flatnonzero(np.bincount(table.rows))
         rows = rows[rows < self.number_count + self.call_count]
         self.rows = rows[rows < self.number_count]
         """The numbers of calls that depend on sizes or on addresses of memory."""
         self.chunk_rows = rows[len(self.rows) :] - self.number_count
         """The calls with chunks that depend on sizes."""
         self._open_numbers = Sums(table, rows)
-        self._measure: Callable[..., int] = write_function(evaluator.parameters, *evaluator.tabulate([arena]).write([0]))
-        self._describe: Callable[..., Description] = write_function(evaluator.parameters, self._write_description())
+        self.measure_arena: Callable[..., int] = write_function(evaluator.parameters, *evaluator.tabulate([arena]).write([0]))
+        """Returns the bytes of the arena for products."""
+        self.describe: Callable[..., Description] = write_function(evaluator.parameters, self._write_description())
+        """Returns all other numbers for products: the places of `laid`, elements of shape constants, arguments of tables.
+
+        Addresses count from the begin of their memory; elements without axes are plain numbers.
+        """
         # Sizes of images often share some: those of a height.
         self._tables = tuple((lru_cache(_MOST_TABLES)(make), len(own)) for make, own in scope.tables)
         place_of_elements = {name: place for place, name in enumerate(shape_constants.elements)}
@@ -180,17 +186,6 @@ class OpenPlan:
         `begins`: of the arena, of memories outside and of tables.
         """
         return self._open_numbers.evaluate((*products, *begins))
-
-    def measure_arena(self, products: Products) -> int:
-        """Returns the bytes of the arena."""
-        return self._measure(*products)
-
-    def describe(self, products: Products) -> Description:
-        """Returns all other numbers for a set of sizes: the places of `laid`, elements of shape constants, arguments of tables.
-
-        Addresses count from the begin of their memory; elements without axes are plain numbers.
-        """
-        return self._describe(*products)
 
     def bind_tables(self, values: Sequence[int]) -> tuple[Array, ...]:
         """Returns the tables for a set of sizes."""

@@ -435,33 +435,27 @@ class _Builder:
 
     def _has_places(self, group: Group) -> bool:
         """Says whether all inputs of a group are in the plan and have elements, and its outputs can have places."""
-        for value in group.reads:
-            if value not in self.placer.prototypes or self.placer.prototypes[value].size == 0:
-                return False
-        return all(value in self.types for value in group.outputs if value)
+        prototypes = self.placer.prototypes
+        are_placed = all(value in prototypes and prototypes[value].size != 0 for value in group.reads)
+        return are_placed and all(value in self.types for value in group.outputs if value)
 
     def _list_readers(self, group: Group) -> tuple[str, ...]:
         if not self.network.names_of_outputs.isdisjoint(group.outputs):
             return ()
-        consumers = self.network.index_of_consumers
-        nodes = self.network.nodes
+        consumers, nodes = self.network.index_of_consumers, self.network.nodes
         return tuple([nodes[index].op_type for value in group.outputs for index in consumers.get(value, ())])
 
     def _add_foreign(self, node: Node) -> None:
         program = compile_node(node, self.network.types, self.network.initializers, self.extensions)
-        placed: list[str | None] = []
-        for value in node.writes:
-            if value in self.types:
-                self.placer.place(value, is_channels_last=False)
-                placed.append(value)
-            else:
-                placed.append(None)
+        placed = tuple(value if value in self.types else None for value in node.writes)
+        for value in filter(None, placed):
+            self.placer.place(value, is_channels_last=False)
         reads = tuple(spec.name for spec in program.inputs)
         if None in placed:
             # The kernel may return a view of its input.
             self.fixed.update(reads)
             self.placer.fix(reads)
-        self._add_step(node, Foreign(program, reads, tuple(placed)), node.writes)
+        self._add_step(node, Foreign(program, reads, placed), node.writes)
 
     def _add_step(self, node: Node, work: Recipe | Foreign, writes: tuple[str, ...]) -> None:
         self.kept.update(work.reads)
@@ -471,10 +465,8 @@ class _Builder:
         self.placer.moment += 1
 
     def _add_join(self, group: Group, join: Join) -> None:
-        (output,) = group.outputs
-        copied = self.placer.place_join(output, join)
-        if copied:
-            prototypes = self.placer.prototypes
+        (output,), prototypes = group.outputs, self.placer.prototypes
+        if copied := self.placer.place_join(output, join):
             recipe = copy_pieces(prototypes[output], copied, prototypes, workers=self.workers)
             self._add_step(group.name_profile(), recipe, (output,))
 

@@ -390,7 +390,7 @@ class Instance:
     def _make_bound(self, products: Products, limits: RunLimits | None) -> BoundSizes:
         """Returns new sizes. Raises: ArenaTooLargeError."""
         plan = self._plan
-        need, (places, elements, arguments) = plan.measure_arena(products), plan.describe(products)
+        need, (places, elements, arguments) = plan.measure_arena(*products), plan.describe(*products)
         shapes = tuple([places[index][1] for _, _, index, _ in self._lent])
         if limits is None or limits.memory_limit is None:
             lent = sum([prod(shape) * own[3].dtype.itemsize for own, shape in zip(self._lent, shapes, strict=True)])

@@ -40,7 +40,10 @@ def lift_lines(network: Network) -> Network:
         lifter.add(node)
     for spec in network.outputs:
         lifter.make(spec.name)
-    return drop_unread(lifter.build()) if lifter.has_windows else network
+    if not lifter.has_windows:
+        return network
+    types, constants = MappingProxyType(lifter.types), MappingProxyType(lifter.constants)
+    return drop_unread(replace(network, nodes=tuple(lifter.nodes), types=types, initializers=constants))
 
 
 class _Lifter:
@@ -61,11 +64,6 @@ class _Lifter:
         for value in node.reads:
             self.make(value)
         self.nodes.append(node)
-
-    def build(self) -> Network:
-        """Returns the rewritten network."""
-        types, constants = MappingProxyType(self.types), MappingProxyType(self.constants)
-        return replace(self.network, nodes=tuple(self.nodes), types=types, initializers=constants)
 
     def make(self, value: str) -> None:
         """Makes a value that exists as a twin alone."""

@@ -39,8 +39,9 @@ import numpy as np
 from hetero_core.kernels.registry import TOOLKIT, prepare_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import read_numbers
-from hetero_core.network.types import TensorType, shape_of
+from hetero_core.network.types import TensorType, rank_of, shape_of
 from hetero_core.transforms.constants import drop_unread
+from hetero_core.transforms.matching import read_axes, read_integers
 from hetero_core.transforms.rewrite import Replacement
 from hetero_cpu.transforms.microsoft import NodeWriter, Rewrite, rewrite_operators
 
@@ -181,17 +182,16 @@ def _share_probability(network: Network, node: Node, writer: NodeWriter) -> Repl
     if difference is None or difference.op_type != "Sub":
         return None
     x, logarithm = difference.inputs
-    producer, x_type = network.find_producer(logarithm), network.type_of(x)
+    producer = network.find_producer(logarithm)
     if producer is not None and producer.op_type == "Reshape":
-        if tuple(read_numbers(network.initializers, producer.inputs[1]) or ()) != (-1, 1):
+        if read_integers(network, producer.inputs[1]) != (-1, 1):
             return None
         producer = network.find_producer(producer.inputs[0])
     elif producer is not None and not producer.attributes.get("keepdims", 1):
         return None
     if producer is None or producer.op_type != "ReduceLogSumExp" or producer.inputs[0] != x:
         return None
-    axes = read_numbers(network.initializers, producer.inputs[1]) if len(producer.inputs) > 1 else producer.attributes.get("axes")
-    if not isinstance(x_type, TensorType) or len(x_type.shape or ()) != 2 or tuple(axes or ()) not in ((1,), (-1,)):
+    if rank_of(network.type_of(x)) != 2 or read_axes(network, producer) not in ((1,), (-1,)):
         return None
     writer.add("Softmax", x, axis=1, output=node.outputs[0])
     return writer.finish()
@@ -235,15 +235,10 @@ def _find_factors(network: Network, value: str) -> Any:
 def _count_factors(network: Network, node: Node) -> int:
     """Returns the number of columns that a ReduceProd multiplies if it is written out, otherwise 0."""
     x = network.type_of(node.inputs[0])
-    axes = read_numbers(network.initializers, node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get("axes")
     if not isinstance(x, TensorType) or x.dtype not in ("float32", "float64") or not x.shape or len(x.shape) != 2:
         return 0
-    count = x.shape[1]
-    if not isinstance(count, int) or not 1 <= count <= _MOST_FACTORS:
-        return 0
-    if tuple(axes or ()) not in ((1,), (-1,)) or not node.attributes.get("keepdims", 1):
-        return 0
-    return count
+    is_row = read_axes(network, node) in ((1,), (-1,)) and node.attributes.get("keepdims", 1)
+    return x.shape[1] if is_row and isinstance(x.shape[1], int) and x.shape[1] <= _MOST_FACTORS else 0
 
 
 def _has_columns(network: Network, node: Node) -> bool:
