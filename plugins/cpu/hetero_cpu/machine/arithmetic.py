@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import factorial, inf, isinf, log, nan, pi, sqrt
 
 from hetero_cpu.machine.code import Code
@@ -129,11 +130,6 @@ _ERF_UPPER = (
 _ERF_LOWER = (3.800409103860147e-05, 0.0011652131797745824, 0.014997439458966255, 0.11425752937793732, 0.5024105310440063, 1.0)
 
 
-def emit_tanh(code: Code, x: Floats) -> Floats:
-    """Returns tanh(x), error 5 just below 1 and 3 elsewhere; at most 1."""
-    return _emit_quotient(code, x, _TANH_UPPER, _TANH_LOWER, edge=_TANH_EDGE)
-
-
 def emit_erf(code: Code, x: Floats) -> Floats:
     """Returns erf(x), error 6 just below 1 and 3 elsewhere; at most 1."""
     return _emit_quotient(code, x, _ERF_UPPER, _ERF_LOWER, edge=_ERF_EDGE)
@@ -201,9 +197,8 @@ class Activation:
     @property
     def name(self) -> str:
         """The kernel's name, which no kernel of other parameters has."""
-        return self.operator + "".join(f"_{number.hex()}" for number in self.numbers).replace("-", "n").replace("+", "").replace(
-            ".", "p"
-        )
+        numbers = "".join(f"_{number.hex()}" for number in self.numbers)
+        return self.operator + numbers.translate({ord("-"): "n", ord("+"): "", ord("."): "p"})
 
 
 def emit_activations(code: Code, activations: tuple[Activation, ...], x: Floats) -> Floats:
@@ -216,15 +211,6 @@ def emit_activations(code: Code, activations: tuple[Activation, ...], x: Floats)
 def _clip(code: Code, x: Floats, low: float, high: float) -> Floats:
     x = x if isinf(low) and low < 0 else x.at_least(low)
     return x if isinf(high) and high > 0 else x.at_most(high)
-
-
-def _leaky_relu(code: Code, x: Floats, alpha: float) -> Floats:
-    return (x < 0.0).choose(x * alpha, x)
-
-
-def _thresholded_relu(code: Code, x: Floats, alpha: float) -> Floats:
-    # A NaN is not above alpha.
-    return (x > alpha).choose(x, code.constant(0.0, x.width))
 
 
 def _sigmoid(code: Code, x: Floats) -> Floats:
@@ -242,22 +228,10 @@ def _hard_sigmoid(code: Code, x: Floats, alpha: float, beta: float) -> Floats:
     return line.at_least(0.0).at_most(1.0)
 
 
-def _hard_swish(code: Code, x: Floats) -> Floats:
-    return x * _hard_sigmoid(code, x, 1 / 6, 0.5)
-
-
-def _elu(code: Code, x: Floats, alpha: float) -> Floats:
-    """alpha (e**x - 1) below 0; error 1 for alpha 1."""
-    return (x < 0.0).choose(emit_exponential_less_one(code, x) * alpha, x)
-
-
-def _selu(code: Code, x: Floats, alpha: float, gamma: float) -> Floats:
-    return (x < 0.0).choose(emit_exponential_less_one(code, x) * (alpha * gamma), x * gamma)
-
-
-def _celu(code: Code, x: Floats, alpha: float) -> Floats:
-    """alpha (e**(x / alpha) - 1) below 0."""
-    return (x < 0.0).choose(emit_exponential_less_one(code, x / alpha) * alpha, x)
+def _elu(code: Code, x: Floats, alpha: float, gamma: float = 1.0, beta: float = 1.0) -> Floats:
+    """gamma x, but alpha gamma (e**(x / beta) - 1) below 0; error 1 for 1."""
+    scaled = x if beta == 1.0 else x / beta
+    return (x < 0.0).choose(emit_exponential_less_one(code, scaled) * (alpha * gamma), x if gamma == 1.0 else x * gamma)
 
 
 def _gelu(code: Code, x: Floats) -> Floats:
@@ -280,10 +254,6 @@ def _mish(code: Code, x: Floats) -> Floats:
     return x * (n / (n + 2.0))
 
 
-def _softsign(code: Code, x: Floats) -> Floats:
-    return x / (code.call_intrinsic("fabs", x) + 1.0)
-
-
 def _sign(code: Code, x: Floats) -> Floats:
     ones = code.constant(1.0, x.width)
     return (x > 0.0).choose(ones, (x < 0.0).choose(-ones, x))
@@ -297,40 +267,39 @@ def _power(code: Code, x: Floats, exponent: float) -> Floats:
     return {1.0: x, 2.0: square, 3.0: square * x, 4.0: square * square}[exponent]
 
 
-def _intrinsic(name: str) -> Callable[[Code, Floats], Floats]:
-    return lambda code, x: code.call_intrinsic(name, x)
+def _call(code: Code, x: Floats, *, name: str) -> Floats:
+    return code.call_intrinsic(name, x)
 
 
+_INTRINSICS = {"Abs": "fabs", "Ceil": "ceil", "Floor": "floor", "Round": "roundeven", "Sqrt": "sqrt"}
 EMITTERS: Mapping[str, Callable[..., Floats]] = {
-    "Abs": _intrinsic("fabs"),
-    "Ceil": _intrinsic("ceil"),
-    "Celu": _celu,
+    **{operator: partial(_call, name=name) for operator, name in _INTRINSICS.items()},
+    "Celu": lambda code, x, alpha: _elu(code, x, alpha, beta=alpha),
     "Clip": _clip,
     "Cos": lambda code, x: emit_sine(code, x, 1.0),
     "Elu": _elu,
     "Erf": emit_erf,
     "Exp": emit_exponential,
-    "Floor": _intrinsic("floor"),
     "Gelu": _gelu,
     "GeluTanh": _gelu_tanh,
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
-    "LeakyRelu": _leaky_relu,
+    "HardSwish": lambda code, x: x * _hard_sigmoid(code, x, 1 / 6, 0.5),
+    "LeakyRelu": lambda code, x, alpha: (x < 0.0).choose(x * alpha, x),
     "Log": emit_logarithm,
     "Mish": _mish,
     "Neg": lambda code, x: -x,
     "Power": _power,
     "Reciprocal": lambda code, x: 1.0 / x,
     "Relu": lambda code, x: x.at_least(0.0),
-    "Round": _intrinsic("roundeven"),
-    "Selu": _selu,
+    "Selu": _elu,
     "Sigmoid": _sigmoid,
     "Sign": _sign,
     "Sin": emit_sine,
     "Softplus": emit_softplus,
-    "Softsign": _softsign,
-    "Sqrt": _intrinsic("sqrt"),
+    "Softsign": lambda code, x: x / (code.call_intrinsic("fabs", x) + 1.0),
     "Swish": _swish,
-    "Tanh": emit_tanh,
-    "ThresholdedRelu": _thresholded_relu,
+    # Error 5 just below 1 and 3 elsewhere; at most 1.
+    "Tanh": lambda code, x: _emit_quotient(code, x, _TANH_UPPER, _TANH_LOWER, edge=_TANH_EDGE),
+    # A NaN is not above alpha.
+    "ThresholdedRelu": lambda code, x, alpha: (x > alpha).choose(x, x.constant(0.0)),
 }
