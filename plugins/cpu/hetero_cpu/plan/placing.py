@@ -317,7 +317,7 @@ class ValuePlacer:
     def _is_dead(self, value: str, group: Group) -> bool:
         """Says whether nothing that shares memory with a value is read after this group, and all of that memory is the value."""
         root = self.find_root(value)
-        if root is None or self.places[root].inner_bytes != self.prototypes[value].nbytes:  # type: ignore[union-attr]  # roots are blocks
+        if root is None or self.prototypes[root].nbytes != self.prototypes[value].nbytes:
             return False
         # A foreign step may have passed on a view of its input by name.
         read_here = {name: group.count_readers(name) for name in group.reads if self.find_root(name) == root}

@@ -60,11 +60,6 @@ class Block:
         return prod(self.padded_shape) * self.dtype.itemsize
 
     @property
-    def inner_bytes(self) -> int:
-        """The bytes of the array alone."""
-        return prod(self.shape) * self.dtype.itemsize
-
-    @property
     def padded_shape(self) -> tuple[int, ...]:
         """The shape with the halo."""
         if self.halo == NO_HALO:

@@ -90,32 +90,6 @@ def reduce_terms(bounds: Sequence[tuple[int, int]], terms: Terms) -> Terms:
     return terms
 
 
-Expansions = dict[tuple[int, ...], Terms]
-"""A product of atoms -> the same as a sum of products of what each atom has beyond its least value."""
-
-
-def bound_terms(bounds: Sequence[tuple[int, int]], terms: Terms, expansions: Expansions) -> tuple[int, int]:
-    """Returns limits of a sum: `bounds` of each atom, which is its least value and something from zero on, in which the sum is written.
-
-    `expansions` are those of these bounds so far; new ones are added.
-    """
-    shifted: Terms = {}
-    for product, factor in terms.items():
-        if product not in expansions:
-            parts: Terms = {(): 1}
-            for number in product:
-                parts = multiply(parts, {(number,): 1, (): bounds[number][0]})
-            expansions[product] = parts
-        shifted = add(shifted, expansions[product], factor)
-    low = high = shifted.get((), 0)
-    for product, factor in shifted.items():
-        span = factor if product else 0
-        for number in product:
-            span *= bounds[number][1] - bounds[number][0]
-        low, high = low + min(span, 0), high + max(span, 0)
-    return low, high
-
-
 LARGEST_SIZE = 1 << 31
 _ADDRESSES = 1 << 32, 1 << 47
 _MOST_TERMS = 64
@@ -139,7 +113,8 @@ class Scope:
     _numbers: dict[Atom, int] = field(default_factory=dict)
     _bases: set[int] = field(default_factory=set)
     _limits: dict[tuple[tuple[tuple[int, ...], int], ...], tuple[int, int]] = field(default_factory=dict)
-    _expansions: Expansions = field(default_factory=dict)
+    _expansions: dict[tuple[int, ...], Terms] = field(default_factory=dict)
+    """A product of atoms -> the same as a sum of products of what each atom has beyond its least value."""
 
     def open_size(self, name: str, value: int) -> Size | int:
         """Returns the symbol of a size; 0 and 1 are no symbols, since they broadcast or are empty: each is a class of its own."""
@@ -199,7 +174,23 @@ class Scope:
         key = tuple(terms.items())
         limits = self._limits.get(key)
         if limits is None:
-            limits = self._limits[key] = bound_terms(self.bounds, terms, self._expansions)
+            # Each atom is its least value and something from zero on, in which the sum is written.
+            shifted: Terms = {}
+            bounds, expansions = self.bounds, self._expansions
+            for product, factor in terms.items():
+                if product not in expansions:
+                    parts: Terms = {(): 1}
+                    for number in product:
+                        parts = multiply(parts, {(number,): 1, (): bounds[number][0]})
+                    expansions[product] = parts
+                shifted = add(shifted, expansions[product], factor)
+            low = high = shifted.get((), 0)
+            for product, factor in shifted.items():
+                span = factor if product else 0
+                for number in product:
+                    span *= bounds[number][1] - bounds[number][0]
+                low, high = low + min(span, 0), high + max(span, 0)
+            limits = self._limits[key] = low, high
         return limits
 
     def has_base(self, terms: Terms) -> bool:
