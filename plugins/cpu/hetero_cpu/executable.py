@@ -428,26 +428,25 @@ class CpuExecutable(Executable):
             from hetero_cpu.plan.plan import count_constant_bytes  # a network without a plan does not need it
 
             programs = [program for own in self._list_executables() if (program := own._program) is not None]
-            return count_constant_bytes(self._list_plans(), [value for program in programs for value in program.values])
+            plans = [own.plan for own in self._list_plans()]
+            return count_constant_bytes(plans, [value for program in programs for value in program.values])
 
         return {
             "CPU_PLANS": lambda: (sum(own._made for own in self._list_executables()), MOST_PLANS),
-            "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
+            "CPU_ARENA_BYTES": lambda: max((value_of(own.plan.arena_bytes) for own in self._list_plans()), default=0),
             "CPU_WEIGHT_BYTES": lambda: sum(own.native_weights.nbytes for own in self._list_executables()),
             "CPU_CONSTANT_BYTES": count_constants,
             "CPU_KERNELS_READY": lambda: not any(own._is_ordered for own in self._list_executables()),
-            "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
-            "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
-            "SLOW_NODES": lambda: tuple(
-                dict.fromkeys(name for own in self._list_executables() for plan in own._plans.copy() for name in plan.slow)
-            ),
+            "CPU_NATIVE_STEPS": lambda: max((own.plan.native_count for own in self._list_plans()), default=0),
+            "CPU_FOREIGN_STEPS": lambda: max((own.plan.foreign_count for own in self._list_plans()), default=0),
+            "SLOW_NODES": lambda: tuple(dict.fromkeys(name for own in self._list_plans() for name in own.slow)),
             "CPU_VERIFIED_PLANS": lambda: sum(own._verifier.plans for own in self._list_executables()),
             "CPU_VERIFY_SECONDS": lambda: sum(own._verifier.seconds for own in self._list_executables()),
             "CPU_REFUTED": lambda: any(own._verifier.has_refuted for own in self._list_executables()),
         }
 
-    def _list_plans(self) -> list[ExecutionPlan]:
-        return [plan.plan for own in self._list_executables() for plan in own._plans.copy()]
+    def _list_plans(self) -> list[PlanInUse]:
+        return [plan for own in self._list_executables() for plan in own._plans.copy()]
 
     def _list_executables(self) -> list[CpuExecutable]:
         executables = [self] if self._uneven is None else [self, self._uneven]

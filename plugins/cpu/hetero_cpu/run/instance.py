@@ -18,7 +18,6 @@ from hetero_core.contract import CancelToken, OwnOutputs, RunContext
 from hetero_core.devices.processors import LARGE_BYTES, read_spare_memory
 from hetero_core.errors import RequestCancelledError
 from hetero_core.limits import RunLimits
-from hetero_core.network.graph import Node
 from hetero_core.profile import Profile
 from hetero_core.runtime.outputs import holds_maps
 from hetero_cpu.machine.memory import SMALL_BYTES, OutputMemory, allocate_arena, find_address
@@ -58,30 +57,19 @@ class CurrentRun:
         return self.token.is_set
 
 
-@dataclass(frozen=True, slots=True)
-class BoundStep:
-    """The node that a profile and errors name, and its calls: functions, and ranges of the program of machine code."""
+def bind_steps(steps: Sequence[OpenStep], current: CurrentRun, program: Any) -> Callable[..., None]:
+    """Returns a function of a profile and limits that runs all steps: those that are joined together, each by itself for a profile.
 
-    node: Node
-    actions: tuple[Call | range, ...]
+    It raises RequestCancelledError, and errors of limits and of steps, with the node as a note.
+    """
+    single, joined = (
+        [(step.node, [bind_action(action, current, program) for action in step.actions]) for step in own]
+        for own in (steps, join_steps(steps))
+    )
 
-
-class StepCalls:
-    """The calls of the steps of a plan: of steps that are joined, or of each by itself for a profile."""
-
-    __slots__ = ("_current", "_joined", "_steps")
-
-    def __init__(self, steps: Sequence[BoundStep], current: CurrentRun, program: Any) -> None:
-        self._current = current
-        self._steps, self._joined = (
-            [(step.node, [bind_action(action, current, program) for action in step.actions]) for step in own]
-            for own in (steps, join_steps(steps))
-        )
-
-    def run(self, profile: Profile | None = None, limits: RunLimits | None = None) -> None:
-        """Runs all steps. Raises: RequestCancelledError; errors of limits and of steps, with the node as a note."""
-        token = self._current.token
-        for node, calls in self._joined if profile is None else self._steps:
+    def run(profile: Profile | None = None, limits: RunLimits | None = None) -> None:
+        token = current.token
+        for node, calls in joined if profile is None else single:
             if token.is_set:
                 raise RequestCancelledError(f"cancelled before node {node.label}")
             if limits is not None:
@@ -97,6 +85,8 @@ class StepCalls:
             if profile is not None:
                 profile.add(node, perf_counter() - began)
 
+    return run
+
 
 def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call:
     """Returns a call; of a range of the program, with the team of the run that is under way."""
@@ -107,9 +97,9 @@ def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call
     return lambda: run_alone() if current.team is None else program.run(begin, end, current.team)
 
 
-def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
+def join_steps(steps: Sequence[OpenStep]) -> tuple[OpenStep, ...]:
     """Returns the steps with consecutive steps of machine code joined, under the name of the first; cancelling waits for a joined step."""
-    joined: list[BoundStep] = []
+    joined: list[OpenStep] = []
     for step in steps:
         before = joined[-1].actions[-1] if joined and joined[-1].actions else None
         after = step.actions[0] if len(step.actions) == 1 else None
@@ -120,7 +110,7 @@ def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
             and after.stop - before.start <= _MOST_JOINED
         ):
             last = joined[-1]
-            joined[-1] = BoundStep(last.node, (*last.actions[:-1], range(before.start, after.stop)))
+            joined[-1] = OpenStep(last.node, (*last.actions[:-1], range(before.start, after.stop)))
         else:
             joined.append(step)
     return tuple(joined)
@@ -258,8 +248,8 @@ class Instance:
         known = self._arrays.keys() | plan.inside.keys()
         self._passes_outputs = any(not is_outside and value not in known for value, is_outside in self._outputs)
         self._rebound: list[Rebound] = []
-        steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
-        self._calls = StepCalls(steps, self._current, self._program)
+        steps = tuple(OpenStep(step.node, self._list_actions(step)) for step in plan.steps)
+        self._run_steps = bind_steps(steps, self._current, self._program)
         self._appended = self._find_appended(appended)
 
     def _find_appended(self, outputs: Collection[str]) -> AppendedCaches | None:
@@ -318,10 +308,10 @@ class Instance:
             if self._appended is not None:
                 self._appended.write()
             if self._silence is not None and context.profile is None and context.limits is None:
-                self._silence.run(self._calls.run)
+                self._silence.run(self._run_steps)
             else:
                 with np.errstate(all="ignore"):
-                    self._calls.run(context.profile, context.limits)
+                    self._run_steps(context.profile, context.limits)
             return self._take_out(external, context.outputs)
         finally:
             current.team = None
@@ -337,7 +327,7 @@ class Instance:
             return None
         inputs = tuple([self._arrays.get(value) for value, _ in self._inputs])
         outputs = tuple([self._arrays[value] for value, _ in self._outputs])
-        return Trip(inputs, outputs, partial(self._silence.run, self._calls.run))
+        return Trip(inputs, outputs, partial(self._silence.run, self._run_steps))
 
     def _open_caches(
         self, appended: AppendedCaches, bound: BoundSizes, external: dict[str, Array], begins: list[int], context: RunContext
