@@ -38,11 +38,11 @@ class Variable:
 
     def get(self) -> Any:
         """Returns the value as it is here."""
-        return self.kind(self.code, self.code.builder.get(self.place, self.type))
+        return self.kind(self.code, self.code.builder.load(self.place, self.type))
 
     def set(self, term: Term) -> None:
         """Changes the value."""
-        self.code.builder.set(self.place, term.value)
+        self.code.builder.store(term.value, self.place)
 
 
 def begin_kernel(name: str, width: int, names: Sequence[str]) -> tuple[Code, dict[str, Number], Number, Number]:
@@ -81,11 +81,10 @@ class Code:
 
     def find_inner(self, name: str, parameters: int, emit: Callable[[Code], None]) -> Code:
         """Returns the inner function of a name; `emit` emits and finishes it when it is first asked for."""
-        inner = self._inners.get(name)
-        if inner is None:
-            inner = self._inners[name] = self.inner(name, parameters)
-            emit(inner)
-        return inner
+        if name not in self._inners:
+            self._inners[name] = self.inner(name, parameters)
+            emit(self._inners[name])
+        return self._inners[name]
 
     def call(self, function: Code, *arguments: Number | int) -> None:
         """Calls a function of the same module."""
@@ -126,8 +125,7 @@ class Code:
 
     def variable(self, first: Term) -> Variable:
         """Returns a variable with its first value."""
-        place = self._entry.reserve(first.value.type)
-        variable = Variable(self, type(first), place, first.value.type)
+        variable = Variable(self, type(first), self._entry.reserve(first.value.type), first.value.type)
         variable.set(first)
         return variable
 
@@ -135,8 +133,7 @@ class Code:
 
     def reserve(self, count: int) -> Number:
         """Returns the address of `count` int64 on the stack, there until the function returns."""
-        place = self._entry.reserve(ir.I64, count)
-        return Number(self, self._entry.convert("ptrtoint", place, ir.I64))
+        return Number(self, self._entry.convert("ptrtoint", self._entry.reserve(ir.I64, count), ir.I64))
 
     def load_number(self, address: Number, offset: int = 0) -> Number:
         """Returns the int64 at an address."""

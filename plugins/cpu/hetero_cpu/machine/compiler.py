@@ -135,10 +135,7 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BROUGHT = os.path.join(PACKAGE, "kernels")
 """The folder of the object files that a wheel brings along (plugins/cpu/hatch_build.py); a checkout has none."""
 _FLAGS_V3 = frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"})
-FLAGS = {
-    "x86-64-v4": _FLAGS_V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"},
-    "x86-64-v3": _FLAGS_V3,
-}
+FLAGS = {"x86-64-v4": _FLAGS_V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}, "x86-64-v3": _FLAGS_V3}
 """The flags, as Linux names them, of the levels of x86-64 that the wheel's kernels are for. Source: System V ABI, AMD64 supplement."""
 
 

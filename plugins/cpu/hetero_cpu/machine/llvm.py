@@ -194,21 +194,13 @@ class Builder:
         """Returns the address of a place on the stack; several begin with a cache line."""
         return self.give(POINTER, f"alloca {kind.text}" if count == 1 else f"alloca [{count} x {kind.text}], align 64")
 
-    def load(self, pointer: Value, kind: Type, align: int) -> Value:
-        """Returns the value at an address."""
-        return self.give(kind, f"load {kind.text}, ptr {pointer.text}, align {align}")
+    def load(self, pointer: Value, kind: Type, align: int = 0) -> Value:
+        """Returns the value at an address, of a known alignment unless it is a place on the stack."""
+        return self.give(kind, f"load {kind.text}, ptr {pointer.text}{f', align {align}' * bool(align)}")
 
-    def store(self, value: Value, pointer: Value, align: int) -> None:
-        """Writes to an address."""
-        self.write(f"store {value.type.text} {value.text}, ptr {pointer.text}, align {align}")
-
-    def get(self, place: Value, kind: Type) -> Value:
-        """Returns the value of a place on the stack."""
-        return self.give(kind, f"load {kind.text}, ptr {place.text}")
-
-    def set(self, place: Value, value: Value) -> None:
-        """Writes to a place on the stack."""
-        self.write(f"store {value.type.text} {value.text}, ptr {place.text}")
+    def store(self, value: Value, pointer: Value, align: int = 0) -> None:
+        """Writes to an address as `load` reads."""
+        self.write(f"store {value.type.text} {value.text}, ptr {pointer.text}{f', align {align}' * bool(align)}")
 
     # Calls.
 

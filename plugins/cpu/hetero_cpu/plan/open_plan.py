@@ -80,12 +80,7 @@ class OpenPlan:
     """
 
     def __init__(
-        self,
-        plan: ExecutionPlan,
-        scope: Scope,
-        shapes: Sequence[Any],
-        symbols: Symbols,
-        shape_constants: ShapeConstants,
+        self, plan: ExecutionPlan, scope: Scope, shapes: Sequence[Any], symbols: Symbols, shape_constants: ShapeConstants
     ) -> None:
         """`shapes`: of the inputs without shape constants. `symbols`: the inputs and axes of each. Raises: NotOpenError."""
         self.plan, self.scope, self.shape_constants, self.roots = plan, scope, shape_constants, plan.external.roots
@@ -129,10 +124,7 @@ class OpenPlan:
         chunks = [call.chunks for call in self.calls]
         places = [number for array in self.laid for number in (array.address, *array.shape, *array.strides)]
         elements = [number for own in shape_constants.elements.values() for number in own.reshape(-1)]
-        together = [
-            *map(terms_of, [*numbers, *chunks, *places, *elements]),
-            *(dict(key) for _, own in scope.tables for key in own),
-        ]
+        together = [*map(terms_of, [*numbers, *chunks, *places, *elements]), *(dict(key) for _, own in scope.tables for key in own)]
         arena, bases = terms_of(self.plan.arena_bytes), [*self.bases.values(), *scope.tables.values()]
         conditions = {">= 0": scope.at_least_zero, "== 0": scope.equal_zero, "!= 0": scope.not_zero}
         guards = {comparison: [dict(key) for key in kind] for comparison, kind in conditions.items()}

@@ -297,8 +297,7 @@ def _find_shifts(
 
     An expression makes them, a product of bytes reads them, and besides only such products and expressions.
     """
-    made: dict[str, float] = {}
-    sources: set[str] = set()
+    made, sources = dict[str, float](), set[str]()
     others = {*network.names_of_outputs, *refused}
     for group in groups:
         node, output, reads = group.node, group.outputs[0], set(group.reads)
@@ -418,19 +417,9 @@ class _Builder:
     def _choose(self, group: Group) -> Choice | None:
         if group.node.bodies or not self._has_places(group):
             return None
-        site = Site(
-            group,
-            self.types,
-            self.constants,
-            self.placer.prototypes,
-            self.weights,
-            self._list_readers(group),
-            self.placer.halos,
-            self.placer.find_halo(group.outputs[0]),
-            self.workers,
-            self.ranges,
-            self.shifts,
-        )
+        readers, halo, known = self._list_readers(group), self.placer.find_halo(group.outputs[0]), (self.ranges, self.shifts)
+        prototypes, halos = self.placer.prototypes, self.placer.halos
+        site = Site(group, self.types, self.constants, prototypes, self.weights, readers, halos, halo, self.workers, *known)
         return choose_step(site)
 
     def _has_places(self, group: Group) -> bool:
@@ -513,8 +502,7 @@ class _Builder:
         find_root, places, prototypes = self.placer.find_root, self.placer.places, self.placer.prototypes
         inputs = [spec.name for spec in self.network.inputs if spec.name in used]
         outputs = [spec.name for spec in self.network.outputs]
-        fixed: set[str | None] = set()
-        written: set[str | None] = set()
+        fixed, written = set[str | None](), set[str | None]()
         for step in self.steps:
             roots = {find_root(value) for value in step.writes}
             written |= roots
@@ -550,9 +538,5 @@ class _Builder:
         """Returns the values that need a place: an input that only foreign steps read is handed to them as it came."""
         needed = {value for step in self.steps if isinstance(step.work, Recipe) for value in (*step.work.reads, *step.writes)}
         needed |= {place.source for place in self.placer.places.values() if isinstance(place, Derived)}
-        inputs = self.network.index_of_input
-        return {
-            value
-            for value, place in self.placer.places.items()
-            if value not in inputs or value in needed or isinstance(place, Derived)
-        }
+        needed |= {value for value, place in self.placer.places.items() if isinstance(place, Derived)}
+        return needed | (self.placer.places.keys() - self.network.index_of_input.keys())

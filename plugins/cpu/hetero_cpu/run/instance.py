@@ -351,8 +351,11 @@ class Instance:
         self._bound = None
         bound = self._kept.get(products)
         if bound is None:
-            bound = self._make_bound(products, limits)
-            self._keep(bound)
+            bound = self._kept[products] = self._make_bound(products, limits)
+            self._kept_bytes += bound.nbytes
+            # Those that were not used for the longest time go if there are too many.
+            while len(self._kept) > MOST_SIZES or (self._kept_bytes > MOST_SIZES_BYTES and len(self._kept) > 1):
+                self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
         else:
             self._kept.move_to_end(products)
         plan, program = self._plan, self._program
@@ -369,13 +372,6 @@ class Instance:
             step.call = call
         self._bound = bound
         return bound
-
-    def _keep(self, bound: BoundSizes) -> None:
-        """Keeps sizes for later runs; those that were not used for the longest time go if there are too many."""
-        self._kept[bound.products] = bound
-        self._kept_bytes += bound.nbytes
-        while len(self._kept) > MOST_SIZES or (self._kept_bytes > MOST_SIZES_BYTES and len(self._kept) > 1):
-            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
 
     def _make_bound(self, products: Products, limits: RunLimits | None) -> BoundSizes:
         """Returns new sizes. Raises: ArenaTooLargeError."""

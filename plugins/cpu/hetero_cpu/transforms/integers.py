@@ -173,7 +173,6 @@ class _Rewriter:
     # The walk.
 
     def add(self, node: Node) -> None:
-        """Adds the nodes that compute a node."""
         absorbed = [origin for value in node.inputs for origin in self.absorbed.get(value, ())]
         self.origins = tuple(dict.fromkeys((*absorbed, *node.origins)))
         count = len(self.nodes)
@@ -200,10 +199,7 @@ class _Rewriter:
         if not self.is_changed and not self.weights:
             return None
         return replace(
-            self.network,
-            nodes=tuple(self.nodes),
-            initializers=MappingProxyType(self.constants),
-            types=MappingProxyType(self.types),
+            self.network, nodes=tuple(self.nodes), initializers=MappingProxyType(self.constants), types=MappingProxyType(self.types)
         )
 
     def make(self, value: str) -> None:
@@ -216,7 +212,6 @@ class _Rewriter:
         self.origins = origins
 
     def make_pending(self, value: str) -> None:
-        """Adds the nodes that make a value."""
         shape = self.shape(value)
         if value in self.scaled:
             scaled = self.scaled[value]
@@ -235,7 +230,6 @@ class _Rewriter:
         return total
 
     def cast(self, value: str, dtype: str, shape: Shape, output: str = "") -> str:
-        """Returns a value as another element type."""
         return self.emit("Cast", value, shape=shape, dtype=dtype, output=output, to=onnx_of_dtype(dtype))
 
     def build(self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any) -> Node:
@@ -269,11 +263,9 @@ class _Rewriter:
     # What is known of values.
 
     def shape(self, value: str) -> Shape:
-        """Returns the shape of a value of the network; None if it is not known."""
         return shape_of(self.constants[value].type if value in self.constants else self.types.get(value))
 
     def dtype(self, value: str) -> str | None:
-        """Returns the element type of a value of the network."""
         return getattr(self.constants[value].type if value in self.constants else self.types.get(value), "dtype", None)
 
     def constant(self, value: str, *dtypes: str) -> Array | None:
