@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 MOST_PLANS = 16
 _MOST_RUNS = 8
 """Of a stream at once, each with a part of its threads; each run under way has an arena of its own."""
-GROUP_ATTENTION = "GroupQueryAttention"
 _MOST_FOUND = 256
 """Input shapes whose plan is noted."""
 _MOST_FAILURES = 3
@@ -487,14 +486,13 @@ def _open_body(bodies: list[CpuExecutable], open_network: Callable[[Network], Cp
 
 def assume_even_rows(network: Network) -> tuple[Network, EvenRows | None]:
     """Returns the network for runs whose rows are equally long, and their condition; the network itself and None if it serves all runs."""
-    if GROUP_ATTENTION not in network.op_types:
-        return network, None
-    from hetero_cpu.transforms.group_attention import append_evenly  # few networks need it
+    if "GroupQueryAttention" in network.op_types:
+        from hetero_cpu.transforms.group_attention import append_evenly  # few networks need it
 
-    (planned, even_rows), signature = append_evenly(network), read_static_signature(network.inputs)
-    if even_rows is None or not (signature is None or even_rows.fits(signature)):
-        return network, None
-    return planned, even_rows
+        (planned, even_rows), signature = append_evenly(network), read_static_signature(network.inputs)
+        if even_rows is not None and (signature is None or even_rows.fits(signature)):
+            return planned, even_rows
+    return network, None
 
 
 def _has_room(found: FoundPlan, limits: RunLimits) -> bool:

@@ -213,11 +213,6 @@ def _clip(code: Code, x: Floats, low: float, high: float) -> Floats:
     return x if isinf(high) and high > 0 else x.at_most(high)
 
 
-def _sigmoid(code: Code, x: Floats) -> Floats:
-    """1 / (1 + e**-x), 0 below -88.7; error 2."""
-    return 1.0 / (1.0 + emit_exponential(code, -x))
-
-
 def _swish(code: Code, x: Floats, alpha: float = 1.0) -> Floats:
     """x / (1 + e**(-alpha x)), 0 if alpha x is below -88.7; error 2 for alpha 1."""
     return x / (1.0 + emit_exponential(code, x * -alpha))
@@ -254,11 +249,6 @@ def _mish(code: Code, x: Floats) -> Floats:
     return x * (n / (n + 2.0))
 
 
-def _sign(code: Code, x: Floats) -> Floats:
-    ones = code.constant(1.0, x.width)
-    return (x > 0.0).choose(ones, (x < 0.0).choose(-ones, x))
-
-
 def _power(code: Code, x: Floats, exponent: float) -> Floats:
     """x**n for n of -2, -1, 1, 2, 3, 4."""
     if exponent < 0:
@@ -292,8 +282,9 @@ EMITTERS: Mapping[str, Callable[..., Floats]] = {
     "Reciprocal": lambda code, x: 1.0 / x,
     "Relu": lambda code, x: x.at_least(0.0),
     "Selu": _elu,
-    "Sigmoid": _sigmoid,
-    "Sign": _sign,
+    # 0 below -88.7; error 2.
+    "Sigmoid": lambda code, x: 1.0 / (1.0 + emit_exponential(code, -x)),
+    "Sign": lambda code, x: (x > 0.0).choose(x.constant(1.0), (x < 0.0).choose(x.constant(-1.0), x)),
     "Sin": emit_sine,
     "Softplus": emit_softplus,
     "Softsign": lambda code, x: x / (code.call_intrinsic("fabs", x) + 1.0),

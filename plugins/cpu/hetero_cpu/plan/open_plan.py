@@ -213,7 +213,14 @@ def _bind_step(plan: ExecutionPlan, step: PlannedStep, base: Any, arrays: Mappin
         return OpenStep(step.node, (), step.work, step.writes)
     scratch = lay_open((step.work.scratch,), np.uint8, address=base + step.scratch_offset)
     reads, writes = ([arrays[value] for value in values] for values in (step.work.reads, step.writes))
-    bound: list[Any] = [_bind_halo(plan, value, base) for value in step.clears]
+    bound: list[Any] = []
+    for value in step.clears:
+        from hetero_cpu.operators.images import bind_clear  # LLVM
+
+        block = plan.places[value]
+        assert isinstance(block, Block)
+        memory = lay_open((block.nbytes,), np.uint8, address=base + plan.offsets[value])
+        bound.append(bind_clear(block.padded_shape, block.halo, memory))
     bound += step.work.bind(reads, writes, scratch)
     if any(callable(call) and not isinstance(call, partial) for call in bound):
         raise NotOpenError(f"{step.node.label} calls a function that cannot be bound again")
@@ -236,14 +243,6 @@ def _lay_arrays(plan: ExecutionPlan, bases: Mapping[str, Any]) -> dict[str, Any]
     for value in plan.places:
         find(value)
     return arrays
-
-
-def _bind_halo(plan: ExecutionPlan, value: str, base: Any) -> Any:
-    from hetero_cpu.operators.images import bind_clear  # LLVM
-
-    block = plan.places[value]
-    assert isinstance(block, Block)
-    return bind_clear(block.padded_shape, block.halo, lay_open((block.nbytes,), np.uint8, address=base + plan.offsets[value]))
 
 
 def make_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
