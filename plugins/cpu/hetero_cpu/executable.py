@@ -346,7 +346,7 @@ class CpuExecutable(Executable):
 
     def _note_slow_nodes(self, plan: PlanInUse, signature: Signature) -> None:
         """Finds the slow nodes of a plan, and warns of the first plan that has any, unless AUTO compares devices."""
-        from hetero_cpu.plan.slow_nodes import list_slow_nodes  # a plan of machine code alone does not need it
+        from hetero_cpu.plan.plan import list_slow_nodes  # a plan of machine code alone does not need it
 
         network = self.transformed if self._is_static else passes.specialize_network(self.transformed, signature)
         slow = list_slow_nodes(plan.plan, network)

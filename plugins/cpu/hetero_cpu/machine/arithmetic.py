@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from math import factorial, inf, isinf, log, nan, pi, sqrt
 
 from hetero_cpu.machine.code import Code
@@ -28,10 +28,8 @@ _SMALLEST_NORMAL = 1.1754943508222875e-38
 
 def emit_polynomial(code: Code, x: Floats, coefficients: tuple[float, ...]) -> Floats:
     """Returns the polynomial with these coefficients, that of the highest power first."""
-    total = x.constant(coefficients[0])
-    for coefficient in coefficients[1:]:
-        total = code.multiply_add(total, x, x.constant(coefficient))
-    return total
+    first, *others = map(x.constant, coefficients)
+    return reduce(lambda total, coefficient: code.multiply_add(total, x, coefficient), others, first)
 
 
 def _reduce(code: Code, x: Floats) -> tuple[Floats, Floats]:

@@ -7,7 +7,7 @@ memory of the stack that LLVM turns into registers. Nothing here knows operators
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -462,12 +462,10 @@ class Code:
         self.builder.branch(head)
         self.builder.go_to(after)
 
-    @contextmanager
-    def visit_chunk(self, chunk: Number, size: Number, count: Number) -> Iterator[Number]:
+    def visit_chunk(self, chunk: Number, size: Number, count: Number) -> AbstractContextManager[Number]:
         """Repeats the body for the units of a chunk of `size` units, of which there are `count` in all."""
         begin = chunk * size
-        with self.loop(begin, (begin + size).at_most(count)) as unit:
-            yield unit
+        return self.loop(begin, (begin + size).at_most(count))
 
     def visit_blocks(
         self, first: Number, end: Number, count: Number, emit: Callable[[Number, bool], None], *, has_other_last: bool

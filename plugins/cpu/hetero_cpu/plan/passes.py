@@ -236,7 +236,7 @@ PASSES = (
     ),
     # After all passes that look for convolutions, and before any that asks for sizes.
     OperatorPass(f"{_OWN}.lines", "lift_lines", "AveragePool Conv ConvTranspose MaxPool"),
-    OperatorPass(f"{_OWN}.upsampling", "convolve_upsampling", "ConvTranspose"),
+    OperatorPass(f"{_OWN}.lines", "convolve_upsampling", "ConvTranspose"),
 )
 _ELIMINATE_IDLE = OperatorPass(
     f"{_OWN}.reshapes",

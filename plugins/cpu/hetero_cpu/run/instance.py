@@ -52,10 +52,6 @@ class CurrentRun:
     team: Any = None
     passed: dict[str, Any] = field(default_factory=dict)
 
-    def is_cancelled(self) -> bool:
-        """Says whether the caller has given up."""
-        return self.token.is_set
-
 
 def bind_steps(steps: Sequence[OpenStep], current: CurrentRun, program: Any) -> Callable[..., None]:
     """Returns a function of a profile and limits that runs all steps: those that are joined together, each by itself for a profile.
@@ -143,7 +139,7 @@ def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array],
                 results = (results,)
         else:
             reads = [arrays[value] if value in arrays else passed[value] for value in work.reads]
-            results = program.run(reads, is_cancelled=current.is_cancelled, limits=current.limits)
+            results = program.run(reads, is_cancelled=lambda: current.token.is_set, limits=current.limits)
         for value, place, result in zip(writes, work.placed, results):  # noqa: B905  # of one length; strict takes 0.13 us
             if place is None:
                 passed[value] = np.asarray(result) if isinstance(result, np.generic) else result
