@@ -162,9 +162,16 @@ class Code:
     def load_element(self, address: Number, dtype: str, lanes: int = 1) -> Number | Floats:
         """Returns an element, or a vector, of a type of `ELEMENTS` or `HALVES`: a whole number or truth value as int64."""
         if dtype in HALVES:
-            return self.load_half(address, dtype, lanes)
-        kind, nbytes = ELEMENTS[dtype]
+            kind, nbytes = ir.HALF if dtype == "float16" else ir.I16, HALF_BYTES
+        else:
+            kind, nbytes = ELEMENTS[dtype]
         value = self.builder.load(self._point(address, 0), _lanes(kind, lanes), nbytes)
+        if dtype == "float16":
+            return Floats(self, self.builder.convert("fpext", value, _lanes(ir.FLOAT, lanes)))
+        if dtype == "bfloat16":
+            words = _lanes(ir.I32, lanes)
+            bits = self.builder.compute("shl", self.builder.convert("zext", value, words), ir.write_integer(words, 16))
+            return Floats(self, self.builder.convert("bitcast", bits, _lanes(ir.FLOAT, lanes)))
         if "float" in dtype:
             return Floats(self, value)
         widening = "zext" if dtype == "uint8" else "sext"
@@ -282,15 +289,6 @@ class Code:
         octets = self._load(self._point(address, 0), ir.I8, width, mask)
         whole = self.builder.convert("zext", octets, _lanes(ir.I32, width))
         return Floats(self, self.builder.convert("sitofp", whole, _lanes(ir.FLOAT, width)))
-
-    def load_half(self, address: Number, half: str, width: int) -> Floats:
-        """Returns `width` numbers of half precision, "float16" or "bfloat16", as float32; subnormal numbers, too."""
-        pointer, wide = self._point(address, 0), _lanes(ir.FLOAT, width)
-        if half == "float16":
-            return Floats(self, self.builder.convert("fpext", self.builder.load(pointer, _lanes(ir.HALF, width), HALF_BYTES), wide))
-        kind = _lanes(ir.I32, width)
-        bits = self.builder.convert("zext", self.builder.load(pointer, _lanes(ir.I16, width), HALF_BYTES), kind)
-        return Floats(self, self.builder.convert("bitcast", self.builder.compute("shl", bits, ir.write_integer(kind, 16)), wide))
 
     def read_bits(self, words: Floats, first: int, count: int, *, is_scaled: bool = False) -> Floats:
         """Returns the whole numbers in bits `first` to `first` + count - 1 of words of 32 bits, which are given as float32.

@@ -122,8 +122,7 @@ def _open_series(body: BoundBody, before: tuple[Any, ...], states: tuple[Any, ..
         trip = trips.pop()
     except IndexError:  # another thread has taken the last
         return None
-    first, count = len(before), len(states)
-    series = _Series(trip, trips, body, trip.inputs[first : first + count], states, trip.outputs[min(first, 1) :])
+    series = _Series(trip, trips, body, states, len(before))
     if series.fits and all(place is None or place.dtype == value.dtype for place, value in zip(trip.inputs, values, strict=True)):
         return series
     trips.append(trip)
@@ -133,17 +132,11 @@ def _open_series(body: BoundBody, before: tuple[Any, ...], states: tuple[Any, ..
 class _Series:
     """The trips of a Loop or Scan in one run, a context that holds a trip."""
 
-    def __init__(
-        self,
-        trip: Trip,
-        trips: deque[Trip],
-        body: BoundBody,
-        places: Sequence[Array | None],
-        states: Sequence[Any],
-        outputs: Sequence[Array],
-    ) -> None:
-        """`trips`: to which the trip goes back. `places`: of the `states`; `outputs`: the next states, then outputs of each trip."""
+    def __init__(self, trip: Trip, trips: deque[Trip], body: BoundBody, states: Sequence[Any], first: int) -> None:
+        """`trips`: to which the trip goes back; `first`: the inputs before the states, behind a condition among the outputs if any."""
         self._trip, self._trips, self._body = trip, trips, body
+        # Of the states; the next states, then the outputs of each trip.
+        places, outputs = trip.inputs[first : first + len(states)], trip.outputs[min(first, 1) :]
         self._results, self._seen = outputs[: len(states)], outputs[len(states) :]
         self._columns: list[list[Array]] = [[] for _ in self._seen]
         pairs = zip(trip.inputs[len(trip.inputs) - len(body.captured) :], body.captured.values(), strict=True)
