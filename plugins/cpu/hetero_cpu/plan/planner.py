@@ -209,14 +209,12 @@ def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits
                 x.has_no_nan and y.has_no_nan and isfinite(low) and isfinite(high),
                 "" if is_sum else _find_zero_point(node.inputs[1], x, y, network),
             )
-        case "Concat":
-            parts = (x, *others)
-            low, high = min(part.low for part in parts), max(part.high for part in parts)
-            return Limits(low, high, all(part.is_whole for part in parts), all(part.has_no_nan for part in parts))
-        case "Sum":
-            parts = (x, *others)
-            low, high = sum(part.low for part in parts), sum(part.high for part in parts)
-            return Limits(low, high, all(part.is_whole for part in parts), all(part.is_moderate for part in parts))
+        case "Concat" | "Sum":
+            parts, is_sum = (x, *others), node.op_type == "Sum"
+            lows, highs = [part.low for part in parts], [part.high for part in parts]
+            low, high = (sum(lows), sum(highs)) if is_sum else (min(lows), max(highs))
+            has_no_nan = all(part.is_moderate if is_sum else part.has_no_nan for part in parts)
+            return Limits(low, high, all(part.is_whole for part in parts), has_no_nan)
         case "Conv" | "Gemm" | "MatMul" if x.is_whole and x.has_no_nan and find_byte_products() == "pairs":
             return _limit_product(node, max(-x.low, x.high), z if node.inputs[2:] else Limits(0.0, 0.0, has_no_nan=True), network)
         case "Div" | "Mul" | "MultiplyAdd" if x.is_moderate and y.is_moderate and (node.op_type != "Div" or y.low > 1 / LARGE):

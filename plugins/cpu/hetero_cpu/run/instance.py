@@ -246,16 +246,12 @@ class Instance:
         self._rebound: list[Rebound] = []
         steps = tuple(OpenStep(step.node, self._list_actions(step)) for step in plan.steps)
         self._run_steps = bind_steps(steps, self._current, self._program)
-        self._appended = self._find_appended(appended)
+        self._appended: AppendedCaches | None = None
+        if appended and self._program is not None and not plan.sizes.is_single:
+            from hetero_cpu.run.caches import AppendedCaches, list_appending  # machine code of attention
 
-    def _find_appended(self, outputs: Collection[str]) -> AppendedCaches | None:
-        """Returns the caches among outputs that only the next run reads; None if there are no such caches."""
-        if not outputs or self._program is None or self._plan.sizes.is_single:
-            return None
-        from hetero_cpu.run.caches import AppendedCaches, list_appending  # machine code of attention
-
-        appending = list_appending(self._plan, outputs)
-        return AppendedCaches(appending, self._program.numbers, self._plan) if appending else None
+            if appending := list_appending(plan, appended):
+                self._appended = AppendedCaches(appending, self._program.numbers, plan)
 
     def _list_actions(self, step: OpenStep) -> tuple[Any, ...]:
         """Returns the calls of a step for all sizes."""
