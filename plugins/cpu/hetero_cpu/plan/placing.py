@@ -69,14 +69,11 @@ def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str,
         recipe = plan_pieces(output, cuts, {source: prototypes[source] for source in sources}, workers=workers)
         if recipe is not None:
             return recipe
-    return Recipe(tuple(sources), _bind_copies(cuts), parts=tuple(cuts))
 
-
-def _bind_copies(cuts: Sequence[Cut]) -> Any:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
         return [partial(np.copyto, writes[0][cut], array) for cut, array in zip(cuts, reads, strict=True)]
 
-    return bind
+    return Recipe(tuple(sources), bind, parts=tuple(cuts))
 
 
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
