@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -92,20 +93,17 @@ def make_convolutions(activation: str, outputs: tuple[int, ...]) -> Model:
     activate = partial(layers.activate, activation)
     layers.end(activate(layers.convolve("x", 3, 64, 7, 2)), activate(layers.convolve("x", 3, channels, 3, 2)))
     x = layers.add("Relu", layers.convolve("x", 3, channels, 3))
-    for kernel, stride in ((1, 1), (1, 2), (3, 1), (3, 2), (5, 1)):
-        for count in outputs:
-            layers.end(activate(layers.convolve(x, channels, count, kernel, stride)))
-            other = layers.add("Relu", layers.convolve(x, channels, count, 1, stride))
-            layers.end(activate(layers.add("Add", layers.convolve(x, channels, count, kernel, stride), other)))
     # Weights that outgrow a cache are fetched ahead.
     wide = layers.add("Relu", layers.convolve(x, channels, 512, 1))
-    for count in (128, 512, 2048):
-        other = layers.add("Relu", layers.convolve(wide, 512, count, 1))
-        layers.end(activate(layers.convolve(wide, 512, count, 1)))
-        layers.end(activate(layers.add("Add", layers.convolve(wide, 512, count, 1), other)))
-    for kernel in (3, 5):
-        for stride in (1, 2):
-            layers.end(activate(layers.convolve(x, channels, channels, kernel, stride, channels)))
+    usual = [
+        (x, channels, count, kernel, stride) for kernel, stride in ((1, 1), (1, 2), (3, 1), (3, 2), (5, 1)) for count in outputs
+    ]
+    for source, depth, count, kernel, stride in [*usual, *((wide, 512, count, 1, 1) for count in (128, 512, 2048))]:
+        layers.end(activate(layers.convolve(source, depth, count, kernel, stride)))
+        other = layers.add("Relu", layers.convolve(source, depth, count, 1, stride))
+        layers.end(activate(layers.add("Add", layers.convolve(source, depth, count, kernel, stride), other)))
+    for kernel, stride in product((3, 5), (1, 2)):
+        layers.end(activate(layers.convolve(x, channels, channels, kernel, stride, channels)))
     return layers.finish(), IMAGES
 
 

@@ -15,15 +15,11 @@ from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
-from hetero_cpu.machine.availability import (
+from hetero_cpu.machine.compiler import (
     AUTO,
     KERNEL_CHOICES,
     KERNELS_KEY,
-    NO,
     NUMPY,
-    VERIFY_CHOICES,
-    VERIFY_KEY,
-    YES,
     choose_kernels,
     describe_machine_code,
     find_code_folder,
@@ -32,6 +28,7 @@ from hetero_cpu.machine.availability import (
 if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
 
+VERIFY_KEY, YES, NO = "CPU_VERIFY", "YES", "NO"
 MODE_KEY, ACCURACY, PERFORMANCE = "EXECUTION_MODE_HINT", "ACCURACY", "PERFORMANCE"
 PRECISION_KEY, FLOAT32, BFLOAT16 = "INFERENCE_PRECISION_HINT", "f32", "bf16"
 
@@ -59,7 +56,7 @@ class CpuDevice:
                 NO,
                 "YES computes the first run of each plan a second time without a plan, and stops using a plan whose answer differs; it "
                 "is for finding faults. NO never does; AUTO is an old word for NO.",
-                choices=VERIFY_CHOICES,
+                choices=(NO, YES, AUTO),
                 runtime=True,
             ),
             MODE_KEY: ConfigKey(

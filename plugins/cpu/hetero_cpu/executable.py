@@ -20,21 +20,12 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.contract import Executable, RunContext, is_candidate
 from hetero_core.executed import ExecutedNode, list_nodes, name_layout
 from hetero_core.network.types import ValueType
-from hetero_cpu.machine.availability import AUTO, NUMPY
-from hetero_cpu.machine.compiler import give_back_memory
+from hetero_cpu.machine.compiler import AUTO, NUMPY, give_back_memory
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import passes
 from hetero_cpu.run.blas import ProductTeam, needs_limit, share_products
-from hetero_cpu.run.plans import (
-    ArenaTooLargeError,
-    PlanInUse,
-    WrongTypeError,
-    compile_plan,
-    lay_input,
-    load_plan,
-)
-from hetero_cpu.run.verification import Verifier
-from hetero_cpu.symbols.size_class import Signature, read_static_signature
+from hetero_cpu.run.plans import ArenaTooLargeError, PlanInUse, Verifier, WrongTypeError, compile_plan, lay_input, load_plan
+from hetero_cpu.symbols.evaluation import Signature, read_static_signature
 from hetero_cpu.symbols.sizes import value_of
 
 if TYPE_CHECKING:
@@ -53,13 +44,10 @@ logger = logging.getLogger(__name__)
 MOST_PLANS = 16
 _MOST_RUNS = 8
 """Of a stream at once, each with a part of its threads; each run under way has an arena of its own."""
-GROUP_ATTENTION = "GroupQueryAttention"
 _MOST_FOUND = 256
 """Input shapes whose plan is noted."""
 _MOST_FAILURES = 3
 """Sets of input shapes without a class, after which no class is tried for the network."""
-_MOST_NAMES = 3
-"""Slow nodes that a warning names."""
 _LARGE_FILE = 1 << 26
 """Bytes of constants in files from which packing and runs of the toolkit take turns, because each of them holds all of the weights."""
 _LONGEST_HOLD = 0.0005
@@ -181,7 +169,7 @@ class CpuExecutable(Executable):
         with self._lock:
             if self._uneven is None:
                 self._uneven = self._open_uneven()
-                self._uneven.keep_appended(self._appended)
+                self._uneven._appended = self._appended
             return self._uneven
 
     def _run_plan(self, found: FoundPlan | None, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
@@ -367,17 +355,17 @@ class CpuExecutable(Executable):
 
     def _note_slow_nodes(self, plan: PlanInUse, signature: Signature) -> None:
         """Finds the slow nodes of a plan, and warns of the first plan that has any, unless AUTO compares devices."""
-        from hetero_cpu.plan.slow_nodes import list_slow_nodes  # a plan of machine code alone does not need it
+        from hetero_cpu.plan.plan import list_slow_nodes  # a plan of machine code alone does not need it
 
         network = self.transformed if self._is_static else passes.specialize_network(self.transformed, signature)
         slow = list_slow_nodes(plan.plan, network)
         plan.slow = tuple(dict.fromkeys(name for node in slow for name in node.origins or (node.name,)))
         if slow and not self._is_candidate and not any(other.slow for other in self._plans):
-            names = ", ".join(f"'{node.name}' ({node.operator})" for node in slow[:_MOST_NAMES])
+            names = ", ".join(f"'{node.name}' ({node.operator})" for node in slow[:3])
             logger.warning(
                 "network '%s': CPU has no machine code for %s%s, and most of a run is spent there; `hetero inspect MODEL -d CPU` names the "
                 "devices that take them, and AUTO chooses the fastest",
-                self.transformed.name, names, f" and {len(slow) - _MOST_NAMES} more nodes" if len(slow) > _MOST_NAMES else "",
+                self.transformed.name, names, f" and {len(slow) - 3} more nodes" if len(slow) > 3 else "",
             )  # fmt: skip
 
     def _add_plan(self, plan: PlanInUse, signature: Signature) -> FoundPlan:
@@ -448,26 +436,25 @@ class CpuExecutable(Executable):
             from hetero_cpu.plan.plan import count_constant_bytes  # a network without a plan does not need it
 
             programs = [program for own in self._list_executables() if (program := own._program) is not None]
-            return count_constant_bytes(self._list_plans(), [value for program in programs for value in program.values])
+            plans = [own.plan for own in self._list_plans()]
+            return count_constant_bytes(plans, [value for program in programs for value in program.values])
 
         return {
             "CPU_PLANS": lambda: (sum(own._made for own in self._list_executables()), MOST_PLANS),
-            "CPU_ARENA_BYTES": lambda: max((value_of(plan.arena_bytes) for plan in self._list_plans()), default=0),
+            "CPU_ARENA_BYTES": lambda: max((value_of(own.plan.arena_bytes) for own in self._list_plans()), default=0),
             "CPU_WEIGHT_BYTES": lambda: sum(own.native_weights.nbytes for own in self._list_executables()),
             "CPU_CONSTANT_BYTES": count_constants,
             "CPU_KERNELS_READY": lambda: not any(own._is_ordered for own in self._list_executables()),
-            "CPU_NATIVE_STEPS": lambda: max((plan.native_count for plan in self._list_plans()), default=0),
-            "CPU_FOREIGN_STEPS": lambda: max((plan.foreign_count for plan in self._list_plans()), default=0),
-            "SLOW_NODES": lambda: tuple(
-                dict.fromkeys(name for own in self._list_executables() for plan in own._plans.copy() for name in plan.slow)
-            ),
+            "CPU_NATIVE_STEPS": lambda: max((own.plan.native_count for own in self._list_plans()), default=0),
+            "CPU_FOREIGN_STEPS": lambda: max((own.plan.foreign_count for own in self._list_plans()), default=0),
+            "SLOW_NODES": lambda: tuple(dict.fromkeys(name for own in self._list_plans() for name in own.slow)),
             "CPU_VERIFIED_PLANS": lambda: sum(own._verifier.plans for own in self._list_executables()),
             "CPU_VERIFY_SECONDS": lambda: sum(own._verifier.seconds for own in self._list_executables()),
             "CPU_REFUTED": lambda: any(own._verifier.has_refuted for own in self._list_executables()),
         }
 
-    def _list_plans(self) -> list[ExecutionPlan]:
-        return [plan.plan for own in self._list_executables() for plan in own._plans.copy()]
+    def _list_plans(self) -> list[PlanInUse]:
+        return [plan for own in self._list_executables() for plan in own._plans.copy()]
 
     def _list_executables(self) -> list[CpuExecutable]:
         executables = [self] if self._uneven is None else [self, self._uneven]
@@ -475,14 +462,10 @@ class CpuExecutable(Executable):
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, Any]:
         """Notes which outputs only the next run reads: a cache among them grows in place."""
-        self.keep_appended(frozenset(output_of_input.values()))
-        return {}
-
-    def keep_appended(self, outputs: frozenset[str]) -> None:
-        """Notes the outputs to which runs may append in place."""
-        self._appended = outputs
+        self._appended = frozenset(output_of_input.values())
         if self._uneven is not None:
-            self._uneven.keep_appended(outputs)
+            self._uneven.keep_states(output_of_input)
+        return {}
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of the newest plan; before the first run of a network with open sizes all its nodes."""
@@ -500,7 +483,7 @@ class CpuExecutable(Executable):
             self._teams.close()
         if self._product_team is not None:
             self._product_team.close()
-        for own in (*self._bodies, *([] if self._uneven is None else [self._uneven])):
+        for own in self._list_executables()[1:]:
             own.close()
 
 
@@ -512,20 +495,19 @@ def _open_body(bodies: list[CpuExecutable], open_network: Callable[[Network], Cp
 
 def assume_even_rows(network: Network) -> tuple[Network, EvenRows | None]:
     """Returns the network for runs whose rows are equally long, and their condition; the network itself and None if it serves all runs."""
-    if GROUP_ATTENTION not in network.op_types:
-        return network, None
-    from hetero_cpu.transforms.group_attention import append_evenly  # few networks need it
+    if "GroupQueryAttention" in network.op_types:
+        from hetero_cpu.transforms.group_attention import append_evenly  # few networks need it
 
-    (planned, even_rows), signature = append_evenly(network), read_static_signature(network.inputs)
-    if even_rows is None or not (signature is None or even_rows.fits(signature)):
-        return network, None
-    return planned, even_rows
+        (planned, even_rows), signature = append_evenly(network), read_static_signature(network.inputs)
+        if even_rows is not None and (signature is None or even_rows.fits(signature)):
+            return planned, even_rows
+    return network, None
 
 
 def _has_room(found: FoundPlan, limits: RunLimits) -> bool:
     """Says whether a run may have the arena of a plan beside the bytes that it holds."""
     plan, products = found
-    return limits.memory_limit is None or limits.held + plan.opened.measure_arena(products) <= limits.memory_limit
+    return limits.memory_limit is None or limits.held + plan.opened.measure_arena(*products) <= limits.memory_limit
 
 
 def list_steps(plan: ExecutionPlan, types: Mapping[str, ValueType]) -> tuple[ExecutedNode, ...]:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.run.instance import BoundStep, CurrentRun, StepCalls
+from hetero_cpu.plan.open_plan import OpenStep
+from hetero_cpu.run.instance import CurrentRun, bind_steps
 
 from hetero_core import Core, Extension, Network
 from hetero_core.contract import CancelToken
@@ -43,14 +44,14 @@ def raise_value_error() -> None:
 def test_error_of_a_call_carries_the_node_of_its_step(failing: int) -> None:
     ran: list[int] = []
     steps = [
-        BoundStep(
+        OpenStep(
             name_node(index),
             (lambda index=index: ran.append(index), raise_value_error if index == failing else int),
         )
         for index in range(40)
     ]
     with pytest.raises(ValueError, match="as asked for") as caught:
-        StepCalls(steps, CurrentRun(), None).run()
+        bind_steps(steps, CurrentRun(), None)()
     assert caught.value.__notes__ == [f"while running node 'n{failing}' (Abs-13)"]
     assert ran == list(range(failing + 1))
 
@@ -62,7 +63,7 @@ def test_error_that_names_a_node_within_keeps_its_note_alone() -> None:
         raise error
 
     with pytest.raises(ValueError, match="as asked for") as caught:
-        StepCalls([BoundStep(name_node(0), (fail,))], CurrentRun(), None).run()
+        bind_steps([OpenStep(name_node(0), (fail,))], CurrentRun(), None)()
     assert caught.value.__notes__ == ["while running node 'inner' (Abs-13)"]
 
 
@@ -75,17 +76,17 @@ def test_cancelled_run_ends_before_the_next_step() -> None:
         if index == 5:
             current.token.is_set = True
 
-    steps = [BoundStep(name_node(index), (lambda index=index: run_step(index),)) for index in range(80)]
-    calls = StepCalls(steps, current, None)
+    steps = [OpenStep(name_node(index), (lambda index=index: run_step(index),)) for index in range(80)]
+    calls = bind_steps(steps, current, None)
     with pytest.raises(RequestCancelledError, match=r"cancelled before node 'n6' \(Abs-13\)") as caught:
-        calls.run()
+        calls()
     assert not getattr(caught.value, "__notes__", [])
     assert ran == list(range(6))
     with pytest.raises(RequestCancelledError, match=r"cancelled before node 'n0' \(Abs-13\)"):
-        calls.run()
+        calls()
     current.token = CancelToken()
     ran.clear()
-    StepCalls(steps[10:], current, None).run()
+    bind_steps(steps[10:], current, None)()
     assert ran == list(range(10, 80))
 
 

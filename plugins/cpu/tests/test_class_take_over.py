@@ -102,7 +102,7 @@ def test_toolkit_answers_all_sizes_until_the_class_is_compiled(network: CpuExecu
     assert len(orders) == 1
     orders.finish()
     check(network, 7)
-    assert [bool(plan.kernels) for plan in network._list_plans()] == [True]
+    assert [bool(own.plan.kernels) for own in network._list_plans()] == [True]
     assert not orders
 
 

@@ -13,7 +13,7 @@ from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import planner as layout
 from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
-from hetero_cpu.symbols.size_class import Signature
+from hetero_cpu.symbols.evaluation import Signature
 from hetero_cpu.symbols.sizes import Scope, is_open, value_of
 from hetero_tests.fixed_plans import fix_plan, write_signature
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder

@@ -13,7 +13,7 @@ import onnx
 import onnx.parser
 import pytest
 from hetero_cpu.executable import CpuExecutable
-from hetero_cpu.machine.availability import choose_kernels
+from hetero_cpu.machine.compiler import choose_kernels
 from hetero_cpu.transforms.precision import widen_halves
 from hetero_tests.half_models import set_float_type
 from onnx import TensorProto, numpy_helper

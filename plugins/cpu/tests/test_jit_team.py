@@ -121,7 +121,7 @@ def run_many(seed: int, workers: int, runs: int) -> None:
             runs -= 1
             assert monotonic() < deadline
             counted = source.choice(programs)
-            begin, end = sorted(source.choices(range(len(counted.program) + 1), k=2))
+            begin, end = sorted(source.choices(range(len(counted.chunks) + 1), k=2))
             counted.run(begin, end, team)
             if source.random() < 0.04:
                 time.sleep(source.choice([0.0001, 0.0005, 0.001, 0.004]))  # about the time after which helpers go to sleep
@@ -154,7 +154,7 @@ def threads_end() -> Any:
 
 def test_program_alone_runs_every_chunk_once_in_order() -> None:
     counted = Counted([1, 0, 64, 3, 1], workers=1)
-    assert len(counted.program) == 5
+    assert len(counted.chunks) == 5
     for begin in range(6):
         for end in range(begin, 6):
             counted.run(begin, end, None)

@@ -10,8 +10,7 @@ import onnx
 import onnx.helper
 import onnx.shape_inference
 import pytest
-from hetero_cpu.symbols.sizes import Scope, is_open, terms_of, value_of
-from hetero_cpu.symbols.terms import evaluate
+from hetero_cpu.symbols.sizes import Scope, evaluate, is_open, terms_of, value_of
 from hetero_tests.drawn_nodes import UNDRAWN, draw_model, list_versions
 from hetero_tests.fixed_plans import evaluate_atoms
 from onnx import TensorProto

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import planner as layout
-from hetero_cpu.plan.arena import Lifetime
 from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
+from hetero_cpu.plan.planner import Lifetime
 from hetero_cpu.symbols.arrays import OpenArray, broadcast, lay_open
-from hetero_cpu.symbols.evaluation import Evaluator, Sums
-from hetero_cpu.symbols.size_class import SizeClass, Symbol
-from hetero_cpu.symbols.sizes import Scope, is_open, largest, least, terms_of
-from hetero_cpu.symbols.terms import NotOpenError, evaluate
+from hetero_cpu.symbols.evaluation import Evaluator, SizeClass, Sums, Symbol
+from hetero_cpu.symbols.sizes import NotOpenError, Scope, evaluate, is_open, largest, least, terms_of
 from hetero_tests.fixed_plans import evaluate_atoms, fix_plan
 from hetero_tests.open_models import make_encoder
 from hetero_tests.plan_verifier import verify_plan

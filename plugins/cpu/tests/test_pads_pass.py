@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.helper as oh
 import pytest
-from hetero_cpu.transforms.pads import fold_pads
+from hetero_cpu.transforms.reshapes import fold_pads
 from hetero_tests.passes import check, draw_array, list_operators
 from hetero_tests.samples import DRAWS
 from hypothesis import HealthCheck, given, settings

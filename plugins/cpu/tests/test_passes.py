@@ -9,7 +9,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
-from hetero_cpu.symbols.size_class import read_static_signature
+from hetero_cpu.symbols.evaluation import read_static_signature
 from hetero_tests.larger_models import bert_model, gpt2_step_model, vit_tiny_model
 
 from hetero_core import Core, Network

@@ -14,7 +14,7 @@ from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
 from hetero_cpu.plan.plan import ExecutionPlan
 from hetero_cpu.plan.planner import build_plan
-from hetero_cpu.symbols.size_class import read_static_signature
+from hetero_cpu.symbols.evaluation import read_static_signature
 from hetero_tests.larger_models import bert_model, u_net_model
 from hetero_tests.plan_audit import audit_plan
 from hetero_tests.plan_verifier import verify_plan

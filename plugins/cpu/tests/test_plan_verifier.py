@@ -12,11 +12,10 @@ import pytest
 from hetero_cpu.operators.recipe import Recipe
 from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan import planner
-from hetero_cpu.plan.arena import Lifetime, place_blocks
 from hetero_cpu.plan.passes import join_network, specialize_network, transform_network
 from hetero_cpu.plan.plan import Derived, ExecutionPlan, External, PlannedStep
-from hetero_cpu.plan.planner import build_plan
-from hetero_cpu.symbols.size_class import read_static_signature
+from hetero_cpu.plan.planner import Lifetime, build_plan, place_blocks
+from hetero_cpu.symbols.evaluation import read_static_signature
 from hetero_tests.plan_verifier import verify_plan
 
 from hetero_core.network.reader import read_network

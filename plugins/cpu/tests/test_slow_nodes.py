@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.plan.plan import Foreign
-from hetero_cpu.plan.slow_nodes import estimate_seconds
+from hetero_cpu.plan.plan import Foreign, estimate_seconds
 
 from hetero_core import Core
 from hetero_core.contract import is_candidate

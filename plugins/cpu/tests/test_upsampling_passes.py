@@ -8,8 +8,7 @@ import numpy as np
 import onnx.helper as oh
 import onnx.numpy_helper
 import pytest
-from hetero_cpu.transforms.lines import lift_lines
-from hetero_cpu.transforms.upsampling import convolve_upsampling
+from hetero_cpu.transforms.lines import convolve_upsampling, lift_lines
 from hetero_tests.passes import draw_array, list_operators
 from onnx.reference import ReferenceEvaluator
 

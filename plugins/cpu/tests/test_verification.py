@@ -21,7 +21,7 @@ from hetero_cpu.machine import compiler
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.plan import open_plan as making
 from hetero_cpu.plan import planner
-from hetero_cpu.run.verification import Verifier, is_random
+from hetero_cpu.run.plans import Verifier, is_random
 
 from hetero_core import Core
 from hetero_core.contract import RunContext

@@ -12,10 +12,8 @@ from hetero_cpu.operators.recipe import Cut, Recipe
 from hetero_cpu.plan.open_plan import OpenPlan, OpenStep
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, PlannedStep
 from hetero_cpu.symbols.arrays import OpenArray
-from hetero_cpu.symbols.evaluation import Products, Sums
-from hetero_cpu.symbols.size_class import Signature
-from hetero_cpu.symbols.sizes import Scope, is_open, terms_of
-from hetero_cpu.symbols.terms import evaluate
+from hetero_cpu.symbols.evaluation import Products, Signature, Sums
+from hetero_cpu.symbols.sizes import Scope, evaluate, is_open, terms_of
 
 Array = Any
 Fix = Callable[[Any], int]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial, reduce
 from math import factorial, inf, isinf, log, nan, pi, sqrt
 
 from hetero_cpu.machine.code import Code
@@ -27,10 +28,8 @@ _SMALLEST_NORMAL = 1.1754943508222875e-38
 
 def emit_polynomial(code: Code, x: Floats, coefficients: tuple[float, ...]) -> Floats:
     """Returns the polynomial with these coefficients, that of the highest power first."""
-    total = x.constant(coefficients[0])
-    for coefficient in coefficients[1:]:
-        total = code.multiply_add(total, x, x.constant(coefficient))
-    return total
+    first, *others = map(x.constant, coefficients)
+    return reduce(lambda total, coefficient: code.multiply_add(total, x, coefficient), others, first)
 
 
 def _reduce(code: Code, x: Floats) -> tuple[Floats, Floats]:
@@ -129,11 +128,6 @@ _ERF_UPPER = (
 _ERF_LOWER = (3.800409103860147e-05, 0.0011652131797745824, 0.014997439458966255, 0.11425752937793732, 0.5024105310440063, 1.0)
 
 
-def emit_tanh(code: Code, x: Floats) -> Floats:
-    """Returns tanh(x), error 5 just below 1 and 3 elsewhere; at most 1."""
-    return _emit_quotient(code, x, _TANH_UPPER, _TANH_LOWER, edge=_TANH_EDGE)
-
-
 def emit_erf(code: Code, x: Floats) -> Floats:
     """Returns erf(x), error 6 just below 1 and 3 elsewhere; at most 1."""
     return _emit_quotient(code, x, _ERF_UPPER, _ERF_LOWER, edge=_ERF_EDGE)
@@ -201,9 +195,8 @@ class Activation:
     @property
     def name(self) -> str:
         """The kernel's name, which no kernel of other parameters has."""
-        return self.operator + "".join(f"_{number.hex()}" for number in self.numbers).replace("-", "n").replace("+", "").replace(
-            ".", "p"
-        )
+        numbers = "".join(f"_{number.hex()}" for number in self.numbers)
+        return self.operator + numbers.translate({ord("-"): "n", ord("+"): "", ord("."): "p"})
 
 
 def emit_activations(code: Code, activations: tuple[Activation, ...], x: Floats) -> Floats:
@@ -218,20 +211,6 @@ def _clip(code: Code, x: Floats, low: float, high: float) -> Floats:
     return x if isinf(high) and high > 0 else x.at_most(high)
 
 
-def _leaky_relu(code: Code, x: Floats, alpha: float) -> Floats:
-    return (x < 0.0).choose(x * alpha, x)
-
-
-def _thresholded_relu(code: Code, x: Floats, alpha: float) -> Floats:
-    # A NaN is not above alpha.
-    return (x > alpha).choose(x, code.constant(0.0, x.width))
-
-
-def _sigmoid(code: Code, x: Floats) -> Floats:
-    """1 / (1 + e**-x), 0 below -88.7; error 2."""
-    return 1.0 / (1.0 + emit_exponential(code, -x))
-
-
 def _swish(code: Code, x: Floats, alpha: float = 1.0) -> Floats:
     """x / (1 + e**(-alpha x)), 0 if alpha x is below -88.7; error 2 for alpha 1."""
     return x / (1.0 + emit_exponential(code, x * -alpha))
@@ -242,22 +221,10 @@ def _hard_sigmoid(code: Code, x: Floats, alpha: float, beta: float) -> Floats:
     return line.at_least(0.0).at_most(1.0)
 
 
-def _hard_swish(code: Code, x: Floats) -> Floats:
-    return x * _hard_sigmoid(code, x, 1 / 6, 0.5)
-
-
-def _elu(code: Code, x: Floats, alpha: float) -> Floats:
-    """alpha (e**x - 1) below 0; error 1 for alpha 1."""
-    return (x < 0.0).choose(emit_exponential_less_one(code, x) * alpha, x)
-
-
-def _selu(code: Code, x: Floats, alpha: float, gamma: float) -> Floats:
-    return (x < 0.0).choose(emit_exponential_less_one(code, x) * (alpha * gamma), x * gamma)
-
-
-def _celu(code: Code, x: Floats, alpha: float) -> Floats:
-    """alpha (e**(x / alpha) - 1) below 0."""
-    return (x < 0.0).choose(emit_exponential_less_one(code, x / alpha) * alpha, x)
+def _elu(code: Code, x: Floats, alpha: float, gamma: float = 1.0, beta: float = 1.0) -> Floats:
+    """gamma x, but alpha gamma (e**(x / beta) - 1) below 0; error 1 for 1."""
+    scaled = x if beta == 1.0 else x / beta
+    return (x < 0.0).choose(emit_exponential_less_one(code, scaled) * (alpha * gamma), x if gamma == 1.0 else x * gamma)
 
 
 def _gelu(code: Code, x: Floats) -> Floats:
@@ -280,15 +247,6 @@ def _mish(code: Code, x: Floats) -> Floats:
     return x * (n / (n + 2.0))
 
 
-def _softsign(code: Code, x: Floats) -> Floats:
-    return x / (code.call_intrinsic("fabs", x) + 1.0)
-
-
-def _sign(code: Code, x: Floats) -> Floats:
-    ones = code.constant(1.0, x.width)
-    return (x > 0.0).choose(ones, (x < 0.0).choose(-ones, x))
-
-
 def _power(code: Code, x: Floats, exponent: float) -> Floats:
     """x**n for n of -2, -1, 1, 2, 3, 4."""
     if exponent < 0:
@@ -297,40 +255,40 @@ def _power(code: Code, x: Floats, exponent: float) -> Floats:
     return {1.0: x, 2.0: square, 3.0: square * x, 4.0: square * square}[exponent]
 
 
-def _intrinsic(name: str) -> Callable[[Code, Floats], Floats]:
-    return lambda code, x: code.call_intrinsic(name, x)
+def _call(code: Code, x: Floats, *, name: str) -> Floats:
+    return code.call_intrinsic(name, x)
 
 
+_INTRINSICS = {"Abs": "fabs", "Ceil": "ceil", "Floor": "floor", "Round": "roundeven", "Sqrt": "sqrt"}
 EMITTERS: Mapping[str, Callable[..., Floats]] = {
-    "Abs": _intrinsic("fabs"),
-    "Ceil": _intrinsic("ceil"),
-    "Celu": _celu,
+    **{operator: partial(_call, name=name) for operator, name in _INTRINSICS.items()},
+    "Celu": lambda code, x, alpha: _elu(code, x, alpha, beta=alpha),
     "Clip": _clip,
     "Cos": lambda code, x: emit_sine(code, x, 1.0),
     "Elu": _elu,
     "Erf": emit_erf,
     "Exp": emit_exponential,
-    "Floor": _intrinsic("floor"),
     "Gelu": _gelu,
     "GeluTanh": _gelu_tanh,
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
-    "LeakyRelu": _leaky_relu,
+    "HardSwish": lambda code, x: x * _hard_sigmoid(code, x, 1 / 6, 0.5),
+    "LeakyRelu": lambda code, x, alpha: (x < 0.0).choose(x * alpha, x),
     "Log": emit_logarithm,
     "Mish": _mish,
     "Neg": lambda code, x: -x,
     "Power": _power,
     "Reciprocal": lambda code, x: 1.0 / x,
     "Relu": lambda code, x: x.at_least(0.0),
-    "Round": _intrinsic("roundeven"),
-    "Selu": _selu,
-    "Sigmoid": _sigmoid,
-    "Sign": _sign,
+    "Selu": _elu,
+    # 0 below -88.7; error 2.
+    "Sigmoid": lambda code, x: 1.0 / (1.0 + emit_exponential(code, -x)),
+    "Sign": lambda code, x: (x > 0.0).choose(x.constant(1.0), (x < 0.0).choose(x.constant(-1.0), x)),
     "Sin": emit_sine,
     "Softplus": emit_softplus,
-    "Softsign": _softsign,
-    "Sqrt": _intrinsic("sqrt"),
+    "Softsign": lambda code, x: x / (code.call_intrinsic("fabs", x) + 1.0),
     "Swish": _swish,
-    "Tanh": emit_tanh,
-    "ThresholdedRelu": _thresholded_relu,
+    # Error 5 just below 1 and 3 elsewhere; at most 1.
+    "Tanh": lambda code, x: _emit_quotient(code, x, _TANH_UPPER, _TANH_LOWER, edge=_TANH_EDGE),
+    # A NaN is not above alpha.
+    "ThresholdedRelu": lambda code, x, alpha: (x > alpha).choose(x, x.constant(0.0)),
 }

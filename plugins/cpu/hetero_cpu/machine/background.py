@@ -55,7 +55,7 @@ class BackgroundCompiler:
         """
         if begin is not None:
             self._first_runs.expect(begin)
-        self._orders.put(partial(self._compile, kernels, done, is_wanted, begin is not None, monotonic() + LONGEST_DELAY))
+        self._orders.put(partial(self._compile, kernels, done, is_wanted, monotonic() + LONGEST_DELAY))
         with self._lock:
             if self._thread is None and not self._is_over.is_set():
                 self._thread = threading.Thread(target=self._work, name="hetero-cpu-compiler", daemon=True)
@@ -68,15 +68,14 @@ class BackgroundCompiler:
             del compile_order
             give_back_memory()
 
-    def _compile(self, kernels: Iterable[Kernel], done: Done, is_wanted: Callable[[], bool], waits: bool, latest: float) -> None:
+    def _compile(self, kernels: Iterable[Kernel], done: Done, is_wanted: Callable[[], bool], latest: float) -> None:
         def require_wanted() -> None:
             if self._is_over.is_set() or not is_wanted():
                 raise OrderDroppedError("nobody wants these kernels")
 
         plan, error = None, None
         try:
-            if waits:
-                self._first_runs.wait(latest, self._is_over.is_set)
+            self._first_runs.wait(latest, self._is_over.is_set)
             require_wanted()
             COMPILER.expect()
             plan = COMPILER.compile_all(kernels, require_wanted)

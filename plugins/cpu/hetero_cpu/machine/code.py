@@ -7,7 +7,7 @@ memory of the stack that LLVM turns into registers. Nothing here knows operators
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ ELEMENTS = {
     "float32": (ir.FLOAT, 4), "float64": (ir.DOUBLE, 8),
 }  # fmt: skip
 """Element types of which a kernel may hold a single element, and their bytes."""
+_BYTES = {**dict(ELEMENTS.values()), ir.HALF: HALF_BYTES, ir.I16: HALF_BYTES}
 HALVES = ("float16", "bfloat16")
 """Element types that are float32 in registers."""
 
@@ -37,11 +38,11 @@ class Variable:
 
     def get(self) -> Any:
         """Returns the value as it is here."""
-        return self.kind(self.code, self.code.builder.get(self.place, self.type))
+        return self.kind(self.code, self.code.builder.load(self.place, self.type))
 
     def set(self, term: Term) -> None:
         """Changes the value."""
-        self.code.builder.set(self.place, term.value)
+        self.code.builder.store(term.value, self.place)
 
 
 def begin_kernel(name: str, width: int, names: Sequence[str]) -> tuple[Code, dict[str, Number], Number, Number]:
@@ -80,11 +81,10 @@ class Code:
 
     def find_inner(self, name: str, parameters: int, emit: Callable[[Code], None]) -> Code:
         """Returns the inner function of a name; `emit` emits and finishes it when it is first asked for."""
-        inner = self._inners.get(name)
-        if inner is None:
-            inner = self._inners[name] = self.inner(name, parameters)
-            emit(inner)
-        return inner
+        if name not in self._inners:
+            self._inners[name] = self.inner(name, parameters)
+            emit(self._inners[name])
+        return self._inners[name]
 
     def call(self, function: Code, *arguments: Number | int) -> None:
         """Calls a function of the same module."""
@@ -125,8 +125,7 @@ class Code:
 
     def variable(self, first: Term) -> Variable:
         """Returns a variable with its first value."""
-        place = self._entry.reserve(first.value.type)
-        variable = Variable(self, type(first), place, first.value.type)
+        variable = Variable(self, type(first), self._entry.reserve(first.value.type), first.value.type)
         variable.set(first)
         return variable
 
@@ -134,8 +133,7 @@ class Code:
 
     def reserve(self, count: int) -> Number:
         """Returns the address of `count` int64 on the stack, there until the function returns."""
-        place = self._entry.reserve(ir.I64, count)
-        return Number(self, self._entry.convert("ptrtoint", place, ir.I64))
+        return Number(self, self._entry.convert("ptrtoint", self._entry.reserve(ir.I64, count), ir.I64))
 
     def load_number(self, address: Number, offset: int = 0) -> Number:
         """Returns the int64 at an address."""
@@ -164,9 +162,16 @@ class Code:
     def load_element(self, address: Number, dtype: str, lanes: int = 1) -> Number | Floats:
         """Returns an element, or a vector, of a type of `ELEMENTS` or `HALVES`: a whole number or truth value as int64."""
         if dtype in HALVES:
-            return self.load_half(address, dtype, lanes)
-        kind, nbytes = ELEMENTS[dtype]
+            kind, nbytes = ir.HALF if dtype == "float16" else ir.I16, HALF_BYTES
+        else:
+            kind, nbytes = ELEMENTS[dtype]
         value = self.builder.load(self._point(address, 0), _lanes(kind, lanes), nbytes)
+        if dtype == "float16":
+            return Floats(self, self.builder.convert("fpext", value, _lanes(ir.FLOAT, lanes)))
+        if dtype == "bfloat16":
+            words = _lanes(ir.I32, lanes)
+            bits = self.builder.compute("shl", self.builder.convert("zext", value, words), ir.write_integer(words, 16))
+            return Floats(self, self.builder.convert("bitcast", bits, _lanes(ir.FLOAT, lanes)))
         if "float" in dtype:
             return Floats(self, value)
         widening = "zext" if dtype == "uint8" else "sext"
@@ -223,25 +228,28 @@ class Code:
 
     def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None) -> Floats:
         """Returns the vector at an address; masked elements are zeros and are not read."""
-        kind = ir.VectorType(ir.FLOAT, self.width)
-        pointer = self._point(address, offset)
+        return Floats(self, self._load(self._point(address, offset), ir.FLOAT, self.width, mask))
+
+    def _load(self, pointer: ir.Value, element: ir.Type, width: int, mask: Mask | None) -> ir.Value:
+        kind, nbytes = _lanes(element, width), _BYTES[element]
         if mask is None:
-            return Floats(self, self.builder.load(pointer, kind, FLOAT_BYTES))
-        name = f"llvm.masked.load.v{kind.count}f32.p0"
-        function = self._declare(name, kind, [ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count), kind])
-        zeros = ir.write_float(0.0, kind.count)
-        return Floats(self, self.builder.call(function, [pointer, ir.write_integer(ir.I32, 4), mask.value, zeros]))
+            return self.builder.load(pointer, kind, nbytes)
+        function = self._declare(f"llvm.masked.load.{_name_kind(kind)}.p0", kind, [ir.POINTER, ir.I32, mask.value.type, kind])
+        zeros = ir.write_float(0.0, width) if element is ir.FLOAT else ir.write_integer(kind, 0)
+        return self.builder.call(function, [pointer, ir.write_integer(ir.I32, nbytes), mask.value, zeros])
 
     def store(self, address: Number, value: Floats, offset: int = 0, *, mask: Mask | None = None) -> None:
         """Writes a vector or a scalar; masked elements are not written."""
-        pointer = self._point(address, offset)
+        self._store(self._point(address, offset), value.value, mask)
+
+    def _store(self, pointer: ir.Value, value: ir.Value, mask: Mask | None) -> None:
+        kind = value.type
+        nbytes = _BYTES[lanes_of(kind)[0]]
         if mask is None:
-            self.builder.store(value.value, pointer, FLOAT_BYTES)
+            self.builder.store(value, pointer, nbytes)
             return
-        kind = value.value.type
-        name = f"llvm.masked.store.v{kind.count}f32.p0"
-        function = self._declare(name, ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count)])
-        self.builder.call(function, [value.value, pointer, ir.write_integer(ir.I32, 4), mask.value])
+        function = self._declare(f"llvm.masked.store.{_name_kind(kind)}.p0", ir.VOID, [kind, ir.POINTER, ir.I32, mask.value.type])
+        self.builder.call(function, [value, pointer, ir.write_integer(ir.I32, nbytes), mask.value])
 
     def load_integers(self, address: Number, offset: int = 0) -> Integers:
         """Returns the vector of int32 at an address."""
@@ -261,48 +269,26 @@ class Code:
 
     def store_bytes(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
         """Writes whole float32 of 0 to 255 as a byte each; masked elements are not written."""
-        whole = self.builder.convert("fptosi", value.value, _lanes(ir.I32, value.width))
-        self._store_narrow(address, self.builder.convert("trunc", whole, _lanes(ir.I8, value.width)), 1, mask)
+        self._store_whole(address, value, ir.I8, "fptosi", mask)
+
+    def _store_whole(self, address: Number, value: Floats, kind: ir.Type, operation: str, mask: Mask | None) -> None:
+        whole = self.builder.convert(operation, value.value, _lanes(ir.I32, value.width))
+        narrow = self.builder.convert("trunc", whole, _lanes(kind, value.width))
+        self._store(self._point(address, 0), narrow, mask)
 
     def store_words(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
         """Writes whole float32 of -32768 to 32767 as 16 bits each; masked elements are not written."""
-        whole = self.builder.convert("fptosi", value.value, _lanes(ir.I32, value.width))
-        self._store_narrow(address, self.builder.convert("trunc", whole, _lanes(ir.I16, value.width)), HALF_BYTES, mask)
+        self._store_whole(address, value, ir.I16, "fptosi", mask)
 
     def store_lowest(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
         """Writes the lowest byte of each float32; masked elements are not written."""
-        bits = self.builder.convert("bitcast", value.value, _lanes(ir.I32, value.width))
-        self._store_narrow(address, self.builder.convert("trunc", bits, _lanes(ir.I8, value.width)), 1, mask)
+        self._store_whole(address, value, ir.I8, "bitcast", mask)
 
     def load_bytes(self, address: Number, width: int, *, mask: Mask | None = None) -> Floats:
         """Returns `width` bytes of 0 to 255 as float32; masked elements are zeros and are not read."""
-        pointer, kind = self._point(address, 0), _lanes(ir.I8, width)
-        if mask is None:
-            value = self.builder.load(pointer, kind, 1)
-        else:
-            name = f"llvm.masked.load.v{width}i8.p0"
-            function = self._declare(name, kind, [ir.POINTER, ir.I32, ir.VectorType(ir.I1, width), kind])
-            value = self.builder.call(function, [pointer, ir.write_integer(ir.I32, 1), mask.value, ir.write_integer(kind, 0)])
-        whole = self.builder.convert("zext", value, _lanes(ir.I32, width))
+        octets = self._load(self._point(address, 0), ir.I8, width, mask)
+        whole = self.builder.convert("zext", octets, _lanes(ir.I32, width))
         return Floats(self, self.builder.convert("sitofp", whole, _lanes(ir.FLOAT, width)))
-
-    def _store_narrow(self, address: Number, value: Any, nbytes: int, mask: Mask | None) -> None:
-        pointer, kind = self._point(address, 0), value.type
-        if mask is None:
-            self.builder.store(value, pointer, nbytes)
-            return
-        name = f"llvm.masked.store.v{kind.count}{'f' if kind.element is ir.HALF else 'i'}{8 * nbytes}.p0"
-        function = self._declare(name, ir.VOID, [kind, ir.POINTER, ir.I32, ir.VectorType(ir.I1, kind.count)])
-        self.builder.call(function, [value, pointer, ir.write_integer(ir.I32, nbytes), mask.value])
-
-    def load_half(self, address: Number, half: str, width: int) -> Floats:
-        """Returns `width` numbers of half precision, "float16" or "bfloat16", as float32; subnormal numbers, too."""
-        pointer, wide = self._point(address, 0), _lanes(ir.FLOAT, width)
-        if half == "float16":
-            return Floats(self, self.builder.convert("fpext", self.builder.load(pointer, _lanes(ir.HALF, width), HALF_BYTES), wide))
-        kind = _lanes(ir.I32, width)
-        bits = self.builder.convert("zext", self.builder.load(pointer, _lanes(ir.I16, width), HALF_BYTES), kind)
-        return Floats(self, self.builder.convert("bitcast", self.builder.compute("shl", bits, ir.write_integer(kind, 16)), wide))
 
     def read_bits(self, words: Floats, first: int, count: int, *, is_scaled: bool = False) -> Floats:
         """Returns the whole numbers in bits `first` to `first` + count - 1 of words of 32 bits, which are given as float32.
@@ -334,7 +320,7 @@ class Code:
             nearest = compute("lshr", compute("add", bits, compute("add", compute("and", upper, one), below_half)), shift)
             chosen = self.builder.select(value.is_nan().value, compute("or", upper, quiet), nearest)
             rounded = self.builder.convert("trunc", chosen, _lanes(ir.I16, width))
-        self._store_narrow(address, rounded, HALF_BYTES, mask)
+        self._store(self._point(address, 0), rounded, mask)
 
     def mask_first(self, count: Number | int) -> Mask:
         """Returns a mask that holds for the first `count` elements, or for all, if there are fewer."""
@@ -364,7 +350,7 @@ class Code:
         kind = value.value.type
         return Floats(self, self.builder.call(self._declare(f"llvm.{name}.{_name_kind(kind)}", kind, [kind]), [value.value]))
 
-    def exponent_power(self, exponent: Floats) -> Floats:
+    def _raise_two(self, exponent: Floats) -> Floats:
         """Returns 2**n for whole n of -126 to 127; of float64, -1022 to 1023."""
         element, lanes = lanes_of(exponent.value.type)
         bits, bias, shift = (ir.I64, 1023, 52) if element is ir.DOUBLE else (ir.I32, 127, 23)
@@ -382,19 +368,17 @@ class Code:
             all_of_them, as_set = ir.write_integer(ir.I16, -1), ir.write_integer(ir.I32, 4)
             return Floats(self, self.builder.call(function, [value.value, exponent.value, value.value, all_of_them, as_set]))
         half = self.call_intrinsic("floor", exponent * 0.5)
-        return value * self.exponent_power(half) * self.exponent_power(exponent - half)
+        return value * self._raise_two(half) * self._raise_two(exponent - half)
 
     def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
         """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
-        kind = value.value.type
-        bits = ir.VectorType(ir.I32, kind.count) if isinstance(kind, ir.VectorType) else ir.I32
+        kind, bits = value.value.type, _lanes(ir.I32, value.width)
         root, shift = (ir.write_integer(bits, number) for number in (0x3F3504F3, 23))
         whole = self.builder.convert("bitcast", value.value, bits)
         exponent = self.builder.compute("ashr", self.builder.compute("sub", whole, root), shift)
         mantissa = self.builder.compute("sub", whole, self.builder.compute("shl", exponent, shift))
-        return Floats(self, self.builder.convert("bitcast", mantissa, kind)), Floats(
-            self, self.builder.convert("sitofp", exponent, kind)
-        )
+        parts = self.builder.convert("bitcast", mantissa, kind), self.builder.convert("sitofp", exponent, kind)
+        return Floats(self, parts[0]), Floats(self, parts[1])
 
     # The processor's own products of four bytes or two bfloat16: of vectors, and of whole matrices with AMX.
 
@@ -476,12 +460,10 @@ class Code:
         self.builder.branch(head)
         self.builder.go_to(after)
 
-    @contextmanager
-    def visit_chunk(self, chunk: Number, size: Number, count: Number) -> Iterator[Number]:
+    def visit_chunk(self, chunk: Number, size: Number, count: Number) -> AbstractContextManager[Number]:
         """Repeats the body for the units of a chunk of `size` units, of which there are `count` in all."""
         begin = chunk * size
-        with self.loop(begin, (begin + size).at_most(count)) as unit:
-            yield unit
+        return self.loop(begin, (begin + size).at_most(count))
 
     def visit_blocks(
         self, first: Number, end: Number, count: Number, emit: Callable[[Number, bool], None], *, has_other_last: bool
@@ -521,14 +503,18 @@ class Code:
     @contextmanager
     def when(self, condition: Mask) -> Iterator[None]:
         """Runs the body if the condition holds."""
-        with self.builder.when(condition.value):
+        yes, after = self.function.append_block(), self.function.append_block()
+        self.builder.branch_if(condition.value, yes, after)
+        with self.builder.inside(yes, after):
             yield
+        self.builder.go_to(after)
 
     @contextmanager
     def either(self, condition: Mask) -> Iterator[tuple[Any, Any]]:
         """Yields two contexts: code in the first runs if the condition holds, code in the second if it does not."""
-        yes, no, after = self.builder.either(condition.value)
-        yield yes, no
+        yes, no, after = (self.function.append_block() for _ in range(3))
+        self.builder.branch_if(condition.value, yes, no)
+        yield self.builder.inside(yes, after), self.builder.inside(no, after)
         self.builder.go_to(after)
 
     def emit_either(self, condition: Mask, emit: Callable[[Any], object], yes: Any, no: Any) -> None:
@@ -549,20 +535,24 @@ class Code:
 
     def add_atomically(self, address: Number, amount: Number | int) -> Number:
         """Adds to an int64 in memory, and returns the value before."""
-        return Number(self, self.builder.add_atomically(self._point(address, 0), self.number(amount).value))
+        added = self.number(amount).value.text
+        return Number(self, self.builder.give(ir.I64, f"atomicrmw add ptr {self._point(address, 0).text}, i64 {added} seq_cst"))
 
     def load_atomically(self, address: Number) -> Number:
         """Returns an int64 that another thread may write."""
-        return Number(self, self.builder.load_atomically(self._point(address, 0)))
+        return Number(self, self.builder.give(ir.I64, f"load atomic i64, ptr {self._point(address, 0).text} seq_cst, align 8"))
 
     def store_atomically(self, address: Number, value: Number | int) -> None:
         """Writes an int64 that another thread may read."""
-        self.builder.store_atomically(self.number(value).value, self._point(address, 0))
+        stored = self.number(value).value.text
+        self.builder.write(f"store atomic i64 {stored}, ptr {self._point(address, 0).text} seq_cst, align 8")
 
     def exchange_if(self, address: Number, expected: Number | int, wanted: Number | int) -> Mask:
         """Writes an int64 atomically if the expected value is there; returns whether it was."""
-        before, after = self.number(expected).value, self.number(wanted).value
-        return Mask(self, self.builder.exchange_if(self._point(address, 0), before, after))
+        before, after = self.number(expected).value.text, self.number(wanted).value.text
+        pair, place = ir.Type("{ i64, i1 }"), self._point(address, 0).text
+        both = self.builder.give(pair, f"cmpxchg ptr {place}, i64 {before}, i64 {after} seq_cst seq_cst")
+        return Mask(self, self.builder.give(ir.I1, f"extractvalue {pair.text} {both.text}, 1"))
 
     def pause(self) -> None:
         """Tells the processor that the thread waits."""
@@ -585,4 +575,5 @@ def _lanes(kind: ir.Type, width: int) -> ir.Type:
 
 def _name_kind(kind: Any) -> str:
     element, lanes = lanes_of(kind)
-    return f"v{lanes}" * (lanes > 1) + ("f64" if element is ir.DOUBLE else "f32")
+    is_float = element in (ir.HALF, ir.FLOAT, ir.DOUBLE)
+    return f"v{lanes}" * (lanes > 1) + f"{'f' if is_float else 'i'}{8 * _BYTES[element]}"

@@ -31,8 +31,9 @@ import importlib_metadata
 import numpy as np
 
 import hetero_core
-from hetero_core.blobs.store import STORE, name_entry, read_brought
+from hetero_core.blobs.store import FOLDER, STORE, name_entry, read_brought
 from hetero_core.devices.processors import grants_flag
+from hetero_core.errors import ConfigValueError
 from hetero_core.runtime.executors import call_in_child
 
 # Tables of an object file. Source: System V ABI, ELF-64.
@@ -80,8 +81,12 @@ def load_image(image: bytes, name: str) -> int:
     for index, place in places.items():
         memory[place : place + len(content[index])] = content[index]
     for own, place in jumps.items():
-        memory[place : place + _JUMP_BYTES] = (_JUMP + struct.pack("<Q", _find_outside(own))).ljust(_JUMP_BYTES, b"\0")
-    base = _map_memory(len(memory))
+        target = ctypes.cast(getattr(_open_library(), own), ctypes.c_void_p).value or 0
+        memory[place : place + _JUMP_BYTES] = (_JUMP + struct.pack("<Q", target)).ljust(_JUMP_BYTES, b"\0")
+    access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    base: int = _open_library().mmap(None, len(memory), access, flags, -1, 0)
+    if base == _MAPPING_FAILED:
+        raise OSError(ctypes.get_errno(), "no memory for machine code")
     targets = [
         base + (places.get(home, 0) + symbol[4] if home else jumps.get(own, 0))
         for symbol, own, home in zip(symbols, names, homes, strict=True)
@@ -124,28 +129,13 @@ def give_back_memory() -> None:
         trim(0)
 
 
-def _find_outside(name: str) -> int:
-    return int(ctypes.cast(getattr(_open_library(), name), ctypes.c_void_p).value or 0)
-
-
-def _map_memory(size: int) -> int:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    address = _open_library().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
-    if address == _MAPPING_FAILED:
-        raise OSError(ctypes.get_errno(), "no memory for machine code")
-    return int(address)
-
-
 logger = logging.getLogger(__name__)
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BROUGHT = os.path.join(PACKAGE, "kernels")
 """The folder of the object files that a wheel brings along (plugins/cpu/hatch_build.py); a checkout has none."""
 _FLAGS_V3 = frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"})
-FLAGS = {
-    "x86-64-v4": _FLAGS_V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"},
-    "x86-64-v3": _FLAGS_V3,
-}
+FLAGS = {"x86-64-v4": _FLAGS_V3 | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}, "x86-64-v3": _FLAGS_V3}
 """The flags, as Linux names them, of the levels of x86-64 that the wheel's kernels are for. Source: System V ABI, AMD64 supplement."""
 
 
@@ -178,14 +168,14 @@ def name_fields(own: Any) -> str:
     return "_".join(parts)
 
 
+def _is_known_machine() -> bool:
+    return sys.platform == "linux" and platform.machine() == "x86_64"
+
+
 @cache
 def find_width() -> int:
     """Returns the elements of the processor's float32 vectors: 16 with AVX-512, 8 with AVX2; 0 if no kernels are made."""
-    if (
-        platform.machine().lower() not in ("x86_64", "amd64")
-        or not sys.platform.startswith("linux")
-        or find_spec("llvmlite") is None
-    ):
+    if not (_is_known_machine() and find_spec("llvmlite")):
         return 0
     features = set(_describe_processor().split())
     if {"avx512f", "avx512vl"} <= features:
@@ -387,6 +377,42 @@ def _stamp_sources(folder: str) -> Iterator[tuple[str, int, int]]:
 def _name_lead(kernel: Kernel) -> str:
     """Returns the name of the entry that leads from a kernel's name to its object file."""
     return name_entry("name", describe_environment(), kernel.name)
+
+
+NUMPY, JIT, AUTO = "NUMPY", "JIT", "AUTO"
+KERNELS_KEY, KERNEL_CHOICES = "CPU_KERNELS", (AUTO, JIT, NUMPY)
+
+
+def choose_kernels(choice: str, device: str) -> str:
+    """Returns NUMPY, JIT (wait for machine code) or AUTO (the toolkit answers until it is compiled), as wished and possible.
+
+    Raises: ConfigValueError for JIT if no machine code can be made.
+    """
+    if choice == NUMPY or find_width():
+        return choice
+    if choice == AUTO:
+        return NUMPY
+    raise ConfigValueError(
+        f"configuration key {KERNELS_KEY} of device {device}: expected {AUTO} or {NUMPY}, got {JIT}, which needs {_find_obstacle()}"
+    )
+
+
+def describe_machine_code() -> str:
+    """Returns in a few words which machine code is made here, or the missing requirement."""
+    if not find_width():
+        return f"no machine code, which needs {_find_obstacle()}"
+    return f"machine code for {'AVX-512' if find_width() == 16 else 'AVX2'} by llvmlite {find_llvmlite_version()}"
+
+
+def find_code_folder() -> str:
+    """Returns the name of the private folder in which machine code is kept; empty if none is made."""
+    return FOLDER if find_width() else ""
+
+
+def _find_obstacle() -> str:
+    if _is_known_machine() and find_spec("llvmlite") is None:
+        return "the package llvmlite, which hetero-cpu depends on here: pip install hetero-cpu"
+    return "Linux on an x86-64 processor with AVX2"
 
 
 COMPILER = Compiler()

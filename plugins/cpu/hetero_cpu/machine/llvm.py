@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 
 
+@dataclass(slots=True, eq=False)
 class Type:
     """A type, by its text."""
 
-    __slots__ = ("text",)
-
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
 
 class VectorType(Type):
@@ -36,13 +35,12 @@ I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
 HALF, BFLOAT, FLOAT, DOUBLE, VOID, POINTER = (Type(name) for name in ("half", "bfloat", "float", "double", "void", "ptr"))
 
 
+@dataclass(slots=True, eq=False)
 class Value:
     """A value of a function, or a constant: its type, and its text as an operand."""
 
-    __slots__ = ("text", "type")
-
-    def __init__(self, kind: Type, text: str) -> None:
-        self.type, self.text = kind, text
+    type: Type
+    text: str
 
 
 def write_integer(kind: Type, value: int) -> Value:
@@ -86,17 +84,16 @@ class Module:
         return function if function is not None else Function(self, name, result, parameters)
 
     def __str__(self) -> str:
-        functions = [str(function) for function in self.globals.values()]
-        return "\n".join([f'; ModuleID = "{self.name}"', *functions, ""])
+        return "\n".join([f'; ModuleID = "{self.name}"', *map(str, self.globals.values()), ""])
 
 
+@dataclass(slots=True, eq=False)
 class BasicBlock:
     """Instructions that follow one another, as lines."""
 
-    __slots__ = ("is_ended", "label", "lines")
-
-    def __init__(self, label: str) -> None:
-        self.label, self.lines, self.is_ended = label, list[str](), False
+    label: str
+    lines: list[str] = field(default_factory=list)
+    is_ended: bool = False
 
 
 class Function:
@@ -140,98 +137,70 @@ class Builder:
     """Writes instructions at the end of a block of a function."""
 
     def __init__(self, function: Function, block: BasicBlock) -> None:
-        self._function, self._block, self._write = function, block, block.lines.append
+        self._function = function
+        self.go_to(block)
 
     def go_to(self, block: BasicBlock) -> None:
         """Writes at the end of another block from now on."""
-        self._block, self._write = block, block.lines.append
+        self._block, self.write = block, block.lines.append
 
-    def _give(self, kind: Type, text: str) -> Value:
+    def give(self, kind: Type, text: str) -> Value:
+        """Returns the result of an instruction."""
         name = self._function.name_value()
-        self._write(f"{name} = {text}")
+        self.write(f"{name} = {text}")
         return Value(kind, name)
 
     # Arithmetic.
 
     def compute(self, operation: str, left: Value, right: Value) -> Value:
         """Returns the result of an instruction of two operands of the same type, such as "add" or "fmul"."""
-        return self._give(left.type, f"{operation} {left.type.text} {left.text}, {right.text}")
-
-    def negate(self, value: Value) -> Value:
-        """Returns the negative of floats."""
-        return self._give(value.type, f"fneg {value.type.text} {value.text}")
+        return self.give(left.type, f"{operation} {left.type.text} {left.text}, {right.text}")
 
     def compare(self, predicate: str, left: Value, right: Value) -> Value:
         """Returns the result of a comparison such as "icmp slt" or "fcmp olt"."""
         kind = VectorType(I1, left.type.count) if isinstance(left.type, VectorType) else I1
-        return self._give(kind, f"{predicate} {left.type.text} {left.text}, {right.text}")
+        return self.give(kind, f"{predicate} {left.type.text} {left.text}, {right.text}")
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
         """Returns the first or the second value, by a condition."""
-        return self._give(yes.type, f"select {_list_operands((condition, yes, no))}")
+        return self.give(yes.type, f"select {_list_operands((condition, yes, no))}")
 
     def convert(self, operation: str, value: Value, kind: Type) -> Value:
         """Returns a value in another type, by an instruction such as "bitcast" or "sitofp"."""
-        return self._give(kind, f"{operation} {value.type.text} {value.text} to {kind.text}")
+        return self.give(kind, f"{operation} {value.type.text} {value.text} to {kind.text}")
 
     # Vectors.
 
     def extract_element(self, vector: Value, position: int) -> Value:
         """Returns an element."""
         assert isinstance(vector.type, VectorType)
-        return self._give(vector.type.element, f"extractelement {vector.type.text} {vector.text}, i32 {position}")
+        return self.give(vector.type.element, f"extractelement {vector.type.text} {vector.text}, i32 {position}")
 
     def spread(self, scalar: Value, lanes: int) -> Value:
         """Returns a vector with the same element in each lane."""
         kind = VectorType(scalar.type, lanes)
-        first_lane = self._give(kind, f"insertelement {kind.text} undef, {scalar.type.text} {scalar.text}, i32 0")
-        return self._give(kind, f"shufflevector {kind.text} {first_lane.text}, {kind.text} undef, <{lanes} x i32> zeroinitializer")
+        first_lane = self.give(kind, f"insertelement {kind.text} undef, {scalar.type.text} {scalar.text}, i32 0")
+        return self.give(kind, f"shufflevector {kind.text} {first_lane.text}, {kind.text} undef, <{lanes} x i32> zeroinitializer")
 
     def shuffle(self, left: Value, right: Value, positions: Sequence[int]) -> Value:
         """Returns elements of two vectors, by their positions in both together."""
         assert isinstance(left.type, VectorType)
         kind, mask = VectorType(left.type.element, len(positions)), write_integers(I32, positions)
-        return self._give(kind, f"shufflevector {_list_operands((left, right, mask))}")
+        return self.give(kind, f"shufflevector {_list_operands((left, right, mask))}")
 
     # Memory.
 
     def reserve(self, kind: Type, count: int = 1) -> Value:
         """Returns the address of a place on the stack; several begin with a cache line."""
-        return self._give(POINTER, f"alloca {kind.text}" if count == 1 else f"alloca [{count} x {kind.text}], align 64")
+        return self.give(POINTER, f"alloca {kind.text}" if count == 1 else f"alloca [{count} x {kind.text}], align 64")
 
-    def load(self, pointer: Value, kind: Type, align: int) -> Value:
-        """Returns the value at an address."""
-        return self._give(kind, f"load {kind.text}, ptr {pointer.text}, align {align}")
+    def load(self, pointer: Value, kind: Type, align: int = 0) -> Value:
+        """Returns the value at an address, of a known alignment unless it is a place on the stack."""
+        return self.give(kind, f"load {kind.text}, ptr {pointer.text}{f', align {align}' * bool(align)}")
 
-    def store(self, value: Value, pointer: Value, align: int) -> None:
-        """Writes to an address."""
-        self._write(f"store {value.type.text} {value.text}, ptr {pointer.text}, align {align}")
-
-    def get(self, place: Value, kind: Type) -> Value:
-        """Returns the value of a place on the stack."""
-        return self._give(kind, f"load {kind.text}, ptr {place.text}")
-
-    def set(self, place: Value, value: Value) -> None:
-        """Writes to a place on the stack."""
-        self._write(f"store {value.type.text} {value.text}, ptr {place.text}")
-
-    def load_atomically(self, pointer: Value) -> Value:
-        """Returns an int64 that another thread may write."""
-        return self._give(I64, f"load atomic i64, ptr {pointer.text} seq_cst, align 8")
-
-    def store_atomically(self, value: Value, pointer: Value) -> None:
-        """Writes an int64 that another thread may read."""
-        self._write(f"store atomic i64 {value.text}, ptr {pointer.text} seq_cst, align 8")
-
-    def add_atomically(self, pointer: Value, amount: Value) -> Value:
-        """Adds to an int64 in memory, and returns the value before."""
-        return self._give(I64, f"atomicrmw add ptr {pointer.text}, i64 {amount.text} seq_cst")
-
-    def exchange_if(self, pointer: Value, expected: Value, wanted: Value) -> Value:
-        """Writes an int64 atomically if the expected value is there; returns whether it was."""
-        pair = Type("{ i64, i1 }")
-        both = self._give(pair, f"cmpxchg ptr {pointer.text}, i64 {expected.text}, i64 {wanted.text} seq_cst seq_cst")
-        return self._give(I1, f"extractvalue {pair.text} {both.text}, 1")
+    def store(self, value: Value, pointer: Value, align: int = 0) -> None:
+        """Writes to an address as `load` reads."""
+        self.write(f"store {value.type.text} {value.text}, ptr {pointer.text}{f', align {align}' * bool(align)}")
 
     # Calls.
 
@@ -243,14 +212,14 @@ class Builder:
         """Returns the result of the function at an address."""
         text = f"call {result.text} {pointer}({_list_operands(arguments)})"
         if result is not VOID:
-            return self._give(result, text)
-        self._write(text)
+            return self.give(result, text)
+        self.write(text)
         return Value(VOID, "")
 
     def hide(self, value: Value) -> Value:
         """Returns the same int64, or vector, as the result of an instruction that LLVM does not look into."""
         kind, place = value.type.text, "v" if isinstance(value.type, VectorType) else "r"
-        return self._give(value.type, f'call {kind} asm "", "={place},0"({kind} {value.text})')
+        return self.give(value.type, f'call {kind} asm "", "={place},0"({kind} {value.text})')
 
     # Control.
 
@@ -267,26 +236,12 @@ class Builder:
         self._end("ret void")
 
     def _end(self, text: str) -> None:
-        self._write(text)
+        self.write(text)
         self._block.is_ended = True
 
-    def either(self, condition: Value) -> tuple[AbstractContextManager[None], AbstractContextManager[None], BasicBlock]:
-        """Branches, and returns two contexts, in which the branches are written, and the block in which they meet."""
-        yes, no, after = (self._function.append_block() for _ in range(3))
-        self.branch_if(condition, yes, no)
-        return self._inside(yes, after), self._inside(no, after), after
-
     @contextmanager
-    def when(self, condition: Value) -> Iterator[None]:
-        """Runs the body if the condition holds."""
-        yes, after = self._function.append_block(), self._function.append_block()
-        self.branch_if(condition, yes, after)
-        with self._inside(yes, after):
-            yield
-        self.go_to(after)
-
-    @contextmanager
-    def _inside(self, block: BasicBlock, after: BasicBlock) -> Iterator[None]:
+    def inside(self, block: BasicBlock, after: BasicBlock) -> Iterator[None]:
+        """Writes in a block, which goes on in another if the body does not end it."""
         self.go_to(block)
         yield
         if not self._block.is_ended:

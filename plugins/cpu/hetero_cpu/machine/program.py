@@ -47,8 +47,9 @@ class Team:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._memory = _make_memory()
-        self.address = address_of(self._memory)
+        memory = np.zeros(TEAM_BYTES + _LINE_BYTES, np.uint8)
+        begin = -address_of(memory) % _LINE_BYTES
+        self._memory, self.address = memory[begin : begin + TEAM_BYTES], address_of(memory) + begin
         self._threads = _start_threads(self._memory, workers)
         # Only tells them: garbage collection may hold a lock that a thread needs in order to end.
         self._end = weakref.finalize(self, _stop, self._memory, len(self._threads))
@@ -115,12 +116,6 @@ class TeamPool:
                 while slots:
                     if isinstance(team := slots.pop(), Team):
                         team.close()
-
-
-def _make_memory() -> Array:
-    memory = np.zeros(TEAM_BYTES + _LINE_BYTES, np.uint8)
-    begin = -address_of(memory) % _LINE_BYTES
-    return memory[begin : begin + TEAM_BYTES]
 
 
 def _start_threads(memory: Array, workers: int) -> list[threading.Thread]:
@@ -207,12 +202,8 @@ class NativeProgram:
         # How many of the calls before have several chunks: if there is none between two places, a team is of no use. Made for a team.
         self._several: list[int] = []
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def run(self, begin: int, end: int, team: Team | None = None) -> None:
         """Runs calls begin to end - 1, in order; with a team, if it is given and a call has several chunks."""
-        assert 0 <= begin <= end <= len(self)
         if team is None or team.workers == 1 or not self._has_several(begin, end):
             self._alone(self._table, begin, end)
         else:
@@ -220,7 +211,6 @@ class NativeProgram:
 
     def bind(self, begin: int, end: int) -> Callable[[], object]:
         """Returns the call that runs calls begin to end - 1 without a team, in half of the time; valid as long as the program lives."""
-        assert 0 <= begin <= end <= len(self)
         return partial(self._alone, *map(ctypes.c_int64, (self._table, begin, end)))
 
     def _has_several(self, begin: int, end: int) -> bool:

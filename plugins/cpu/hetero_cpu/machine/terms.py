@@ -55,7 +55,7 @@ class _Arithmetic(Term):
 
     def constant(self, value: float) -> Self:
         """Returns a constant of the same type."""
-        raise NotImplementedError
+        return type(self)(self.code, ir.write_integer(self.value.type, int(value)))
 
     def _like(self, other: Self | float) -> Self:
         return other if isinstance(other, type(self)) else self.constant(other)  # type: ignore[arg-type]  # a number
@@ -69,8 +69,7 @@ class _Arithmetic(Term):
     def __add__(self, other: Self | float) -> Self:
         return self._emit(self._ADD, other)
 
-    def __radd__(self, other: float) -> Self:
-        return self + other
+    __radd__ = __add__
 
     def __sub__(self, other: Self | float) -> Self:
         return self._emit(self._SUBTRACT, other)
@@ -81,8 +80,7 @@ class _Arithmetic(Term):
     def __mul__(self, other: Self | float) -> Self:
         return self._emit(self._MULTIPLY, other)
 
-    def __rmul__(self, other: float) -> Self:
-        return self * other
+    __rmul__ = __mul__
 
     def _compare(self, predicate: str, other: Self | float) -> Mask:
         return Mask(self.code, self.code.builder.compare(predicate, self.value, self._like(other).value))
@@ -117,15 +115,15 @@ class Number(_Arithmetic):
 
     __slots__ = ()
 
-    def constant(self, value: float) -> Number:
-        """Returns a constant of the same type."""
-        return Number(self.code, ir.write_integer(self.value.type, int(value)))
-
     def __add__(self, other: Number | float) -> Number:
         return self if isinstance(other, int) and other == 0 else super().__add__(other)
 
+    __radd__ = __add__
+
     def __mul__(self, other: Number | float) -> Number:
         return self if isinstance(other, int) and other == 1 else super().__mul__(other)
+
+    __rmul__ = __mul__
 
     def __floordiv__(self, other: Number | int) -> Number:
         """The quotient of two numbers that are not negative."""
@@ -136,19 +134,10 @@ class Number(_Arithmetic):
         return self._emit("urem", other)
 
 
-class Integers(Term):
+class Integers(_Arithmetic):
     """A vector of int32 as long as one of float32. Sums and products keep the lower 32 bits."""
 
     __slots__ = ()
-
-    def _emit(self, name: str, other: Integers) -> Integers:
-        return Integers(self.code, self.code.builder.compute(name, self.value, other.value))
-
-    def __sub__(self, other: Integers) -> Integers:
-        return self._emit("sub", other)
-
-    def __mul__(self, other: Integers) -> Integers:
-        return self._emit("mul", other)
 
     def to_floats(self) -> Floats:
         """Returns the numbers as float32, rounded to nearest, ties to even."""
@@ -168,10 +157,9 @@ class Floats(_Arithmetic):
 
     def constant(self, value: float) -> Floats:
         """Returns a constant of the same type."""
-        is_double = lanes_of(self.value.type)[0] is ir.DOUBLE
-        return (
-            Floats(self.code, ir.write_float(value, self.width, ir.DOUBLE)) if is_double else self.code.constant(value, self.width)
-        )
+        if lanes_of(self.value.type)[0] is ir.DOUBLE:
+            return Floats(self.code, ir.write_float(value, self.width, ir.DOUBLE))
+        return self.code.constant(value, self.width)
 
     def __truediv__(self, other: Floats | float) -> Floats:
         return self._emit("fdiv", other)
@@ -180,7 +168,7 @@ class Floats(_Arithmetic):
         return self._emit("fdiv", other, turned=True)
 
     def __neg__(self) -> Floats:
-        return Floats(self.code, self.code.builder.negate(self.value))
+        return Floats(self.code, self.code.builder.give(self.value.type, f"fneg {self.value.type.text} {self.value.text}"))
 
     def is_nan(self) -> Mask:
         """Returns the mask of the elements that are not a number."""

@@ -15,7 +15,6 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import ml_dtypes
-import numpy as np
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
@@ -23,7 +22,7 @@ from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import drop_unread
 from hetero_cpu.machine.compiler import find_half_products
 from hetero_cpu.operators.images import is_whole
-from hetero_cpu.transforms.precision import Array, cast_node, convert_constant
+from hetero_cpu.transforms.precision import cast_node, convert_constant
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,9 @@ def narrow_products(network: Network) -> Network:
                 narrowed[x] = value
         if w not in narrowed:
             narrowed[w] = names.value(f"{w}/bfloat16")
-            constants[narrowed[w]] = convert_constant(network.initializers[w], _round)
+            constants[narrowed[w]] = convert_constant(
+                network.initializers[w], lambda own: own.astype(ml_dtypes.bfloat16).astype("f4")
+            )
         nodes.append(replace(node, inputs=(narrowed[x], narrowed[w], *node.inputs[2:])))
     if not narrowed:
         return network
@@ -76,9 +77,3 @@ def _is_narrowed(node: Node, network: Network) -> bool:
     maker = network.find_producer(node.inputs[0])
     made_of = None if maker is None or maker.op_type != "Cast" else network.types.get(maker.inputs[0])
     return not isinstance(made_of, TensorType) or made_of.dtype != "bfloat16"
-
-
-def _round(array: Array) -> Array:
-    """Returns numbers rounded to bfloat16, in float32."""
-    rounded: Array = array.astype(ml_dtypes.bfloat16).astype(np.float32)
-    return rounded

@@ -24,11 +24,9 @@ from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, Planned
 from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.arrays import Memory as OpenMemory
 from hetero_cpu.symbols.arrays import OpenArray, lay_open
-from hetero_cpu.symbols.evaluation import Evaluator, Products, Sums, write_function, write_tuple
+from hetero_cpu.symbols.evaluation import Evaluator, Products, Signature, SizeClass, Sums, Symbol, write_function, write_tuple
 from hetero_cpu.symbols.network import Symbols, compile_shape_constants, expose_shape_constants, open_network
-from hetero_cpu.symbols.size_class import Signature, SizeClass, Symbol
-from hetero_cpu.symbols.sizes import Scope, is_open, terms_of
-from hetero_cpu.symbols.terms import NotOpenError
+from hetero_cpu.symbols.sizes import NotOpenError, Scope, is_open, terms_of
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
@@ -82,12 +80,7 @@ class OpenPlan:
     """
 
     def __init__(
-        self,
-        plan: ExecutionPlan,
-        scope: Scope,
-        shapes: Sequence[Any],
-        symbols: Symbols,
-        shape_constants: ShapeConstants,
+        self, plan: ExecutionPlan, scope: Scope, shapes: Sequence[Any], symbols: Symbols, shape_constants: ShapeConstants
     ) -> None:
         """`shapes`: of the inputs without shape constants. `symbols`: the inputs and axes of each. Raises: NotOpenError."""
         self.plan, self.scope, self.shape_constants, self.roots = plan, scope, shape_constants, plan.external.roots
@@ -131,10 +124,7 @@ class OpenPlan:
         chunks = [call.chunks for call in self.calls]
         places = [number for array in self.laid for number in (array.address, *array.shape, *array.strides)]
         elements = [number for own in shape_constants.elements.values() for number in own.reshape(-1)]
-        together = [
-            *map(terms_of, [*numbers, *chunks, *places, *elements]),
-            *(dict(key) for _, own in scope.tables for key in own),
-        ]
+        together = [*map(terms_of, [*numbers, *chunks, *places, *elements]), *(dict(key) for _, own in scope.tables for key in own)]
         arena, bases = terms_of(self.plan.arena_bytes), [*self.bases.values(), *scope.tables.values()]
         conditions = {">= 0": scope.at_least_zero, "== 0": scope.equal_zero, "!= 0": scope.not_zero}
         guards = {comparison: [dict(key) for key in kind] for comparison, kind in conditions.items()}
@@ -150,15 +140,21 @@ class OpenPlan:
             for column in range(table.products + 1, table.products + 1 + len(self.roots))
         ]
         """The numbers of calls that are addresses in each external memory."""
-        rows = table.list_open_rows()
+        # np.unique imports masked arrays, which takes 16 ms of a first run.
+        rows = np.flatnonzero(np.bincount(table.rows))
         rows = rows[rows < self.number_count + self.call_count]
         self.rows = rows[rows < self.number_count]
         """The numbers of calls that depend on sizes or on addresses of memory."""
         self.chunk_rows = rows[len(self.rows) :] - self.number_count
         """The calls with chunks that depend on sizes."""
         self._open_numbers = Sums(table, rows)
-        self._measure: Callable[..., int] = write_function(evaluator.parameters, *evaluator.tabulate([arena]).write([0]))
-        self._describe: Callable[..., Description] = write_function(evaluator.parameters, self._write_description())
+        self.measure_arena: Callable[..., int] = write_function(evaluator.parameters, *evaluator.tabulate([arena]).write([0]))
+        """Returns the bytes of the arena for products."""
+        self.describe: Callable[..., Description] = write_function(evaluator.parameters, self._write_description())
+        """Returns all other numbers for products: the places of `laid`, elements of shape constants, arguments of tables.
+
+        Addresses count from the begin of their memory; elements without axes are plain numbers.
+        """
         # Sizes of images often share some: those of a height.
         self._tables = tuple((lru_cache(_MOST_TABLES)(make), len(own)) for make, own in scope.tables)
         place_of_elements = {name: place for place, name in enumerate(shape_constants.elements)}
@@ -182,17 +178,6 @@ class OpenPlan:
         `begins`: of the arena, of memories outside and of tables.
         """
         return self._open_numbers.evaluate((*products, *begins))
-
-    def measure_arena(self, products: Products) -> int:
-        """Returns the bytes of the arena."""
-        return self._measure(*products)
-
-    def describe(self, products: Products) -> Description:
-        """Returns all other numbers for a set of sizes: the places of `laid`, elements of shape constants, arguments of tables.
-
-        Addresses count from the begin of their memory; elements without axes are plain numbers.
-        """
-        return self._describe(*products)
 
     def bind_tables(self, values: Sequence[int]) -> tuple[Array, ...]:
         """Returns the tables for a set of sizes."""
@@ -228,7 +213,14 @@ def _bind_step(plan: ExecutionPlan, step: PlannedStep, base: Any, arrays: Mappin
         return OpenStep(step.node, (), step.work, step.writes)
     scratch = lay_open((step.work.scratch,), np.uint8, address=base + step.scratch_offset)
     reads, writes = ([arrays[value] for value in values] for values in (step.work.reads, step.writes))
-    bound: list[Any] = [_bind_halo(plan, value, base) for value in step.clears]
+    bound: list[Any] = []
+    for value in step.clears:
+        from hetero_cpu.operators.images import bind_clear  # LLVM
+
+        block = plan.places[value]
+        assert isinstance(block, Block)
+        memory = lay_open((block.nbytes,), np.uint8, address=base + plan.offsets[value])
+        bound.append(bind_clear(block.padded_shape, block.halo, memory))
     bound += step.work.bind(reads, writes, scratch)
     if any(callable(call) and not isinstance(call, partial) for call in bound):
         raise NotOpenError(f"{step.node.label} calls a function that cannot be bound again")
@@ -251,14 +243,6 @@ def _lay_arrays(plan: ExecutionPlan, bases: Mapping[str, Any]) -> dict[str, Any]
     for value in plan.places:
         find(value)
     return arrays
-
-
-def _bind_halo(plan: ExecutionPlan, value: str, base: Any) -> Any:
-    from hetero_cpu.operators.images import bind_clear  # LLVM
-
-    block = plan.places[value]
-    assert isinstance(block, Block)
-    return bind_clear(block.padded_shape, block.halo, lay_open((block.nbytes,), np.uint8, address=base + plan.offsets[value]))
 
 
 def make_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:

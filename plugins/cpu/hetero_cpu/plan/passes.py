@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,10 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
 from hetero_core.transforms.constants import LARGEST_KEPT, drop_unread, fold_constants, fold_node
 from hetero_core.transforms.copies import eliminate_copies, eliminate_dropout
-from hetero_core.transforms.rewrite import run_passes
+from hetero_core.transforms.rewrite import Pass, run_passes
 from hetero_cpu.operators.groups import Group
+from hetero_cpu.symbols.evaluation import Signature
 from hetero_cpu.symbols.network import find_map_types
-from hetero_cpu.symbols.size_class import Signature
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
@@ -153,9 +154,9 @@ def read_static_type(network: Network, value: str) -> TensorType | None:
 class OperatorPass:
     """A pass, imported and run only if a network has an operator that the pass changes."""
 
-    def __init__(self, module: str, name: str, operators: str, *others: str) -> None:
-        """A network has to have any of `operators`, and any of each of `others`."""
-        self.module, self.name, self.operators = module, name, frozenset(operators.split())
+    def __init__(self, module: str, name: str, operators: str, *others: str, then: Pass | None = None) -> None:
+        """A network has to have any of `operators`, and any of each of `others`. `then` follows if the pass has changed it."""
+        self.module, self.name, self.operators, self._then = module, name, frozenset(operators.split()), then
         self.others = tuple(frozenset(names.split()) for names in others)
 
     def __call__(self, network: Network) -> Network:
@@ -163,7 +164,7 @@ class OperatorPass:
         if any(names.isdisjoint(network.op_types) for names in (self.operators, *self.others)):
             return network
         transformed: Network = getattr(importlib.import_module(self.module), self.name)(network)
-        return transformed
+        return transformed if self._then is None or transformed is network else self._then(transformed)
 
 
 _SHARED, _OWN = "hetero_core.transforms", "hetero_cpu.transforms"
@@ -181,27 +182,6 @@ def _fold(network: Network) -> Network:
     return fold_constants(network, evaluate_node, is_kept=_is_kept)
 
 
-def compute_integers(network: Network) -> Network:
-    """Returns the network with its quantized operators as float32 operators, and the weights folded that are read as floats."""
-    computed = _COMPUTE_INTEGERS(network)
-    return network if computed is network else fold_constants(computed, evaluate_node, is_kept=is_turned_for_products)
-
-
-_COMPUTE_INTEGERS = OperatorPass(
-    f"{_OWN}.integers",
-    "compute_integers",
-    "ConvInteger DequantizeLinear DynamicQuantizeLinear DynamicQuantizeMatMul MatMulInteger MatMulIntegerToFloat QGemm QLinearAdd "
-    "QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMatMul QLinearMul QLinearSigmoid "
-    "QLinearSoftmax QLinearWhere QuantizeLinear",
-)
-
-
-def express_einsum(network: Network) -> Network:
-    """Returns the network with `Einsum` as products, and their constants as they are multiplied."""
-    expressed = _EXPRESS_EINSUM(network)
-    return network if expressed is network else _fold(expressed)
-
-
 def unroll_loops(network: Network) -> Network:
     """Returns the network with the nodes of If, Loop and Scan written out if their course is known, and constants folded."""
     for _ in range(_MOST_ROUNDS):
@@ -214,7 +194,6 @@ def unroll_loops(network: Network) -> Network:
 
 
 _UNROLL_LOOPS = OperatorPass(f"{_OWN}.loops", "unroll_loops", "ConcatFromSequence If Loop Scan")
-_EXPRESS_EINSUM = OperatorPass(f"{_OWN}.einsum", "express_einsum", "Einsum")
 _MERGE_TRANSPOSES = OperatorPass(f"{_OWN}.reshapes", "merge_transposes", "Transpose")
 PASSES_OF_QUERY = (eliminate_dropout, eliminate_copies)
 # Written-out operators are found first: passes below would hide their patterns.
@@ -229,7 +208,8 @@ PASSES = (
     _fold,
     OperatorPass(f"{_OWN}.reshapes", "drop_zero_states", "GRU LSTM RNN"),
     unroll_loops,
-    express_einsum,
+    # Constants as they are multiplied.
+    OperatorPass(f"{_OWN}.einsum", "express_einsum", "Einsum", then=_fold),
     OperatorPass(
         f"{_OWN}.microsoft",
         "express_in_onnx",
@@ -242,13 +222,21 @@ PASSES = (
     OperatorPass(f"{_SHARED}.activations", "fuse_hard_swish", "Clip HardSigmoid Max Min"),
     OperatorPass(f"{_SHARED}.activations", "fuse_swish", "Exp Sigmoid"),
     _MERGE_TRANSPOSES,
-    OperatorPass(f"{_OWN}.pads", "fold_pads", "Pad", "Conv"),
+    OperatorPass(f"{_OWN}.reshapes", "fold_pads", "Pad", "Conv"),
     OperatorPass(f"{_SHARED}.affine", "fold_affines", "Add BatchNormalization Mul", "BatchNormalization Conv"),
     # After all passes that fold scales: the weights and the sums of integers are to stay whole.
-    compute_integers,
+    OperatorPass(
+        f"{_OWN}.integers",
+        "compute_integers",
+        "ConvInteger DequantizeLinear DynamicQuantizeLinear DynamicQuantizeMatMul MatMulInteger MatMulIntegerToFloat QGemm QLinearAdd "
+        "QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMatMul QLinearMul QLinearSigmoid "
+        "QLinearSoftmax QLinearWhere QuantizeLinear",
+        # The weights that are read as floats.
+        then=partial(fold_constants, evaluate=evaluate_node, is_kept=is_turned_for_products),
+    ),
     # After all passes that look for convolutions, and before any that asks for sizes.
     OperatorPass(f"{_OWN}.lines", "lift_lines", "AveragePool Conv ConvTranspose MaxPool"),
-    OperatorPass(f"{_OWN}.upsampling", "convolve_upsampling", "ConvTranspose"),
+    OperatorPass(f"{_OWN}.lines", "convolve_upsampling", "ConvTranspose"),
 )
 _ELIMINATE_IDLE = OperatorPass(
     f"{_OWN}.reshapes",
@@ -258,7 +246,7 @@ _ELIMINATE_IDLE = OperatorPass(
 # These ask for sizes, so they see the network once for each set of input shapes.
 PASSES_OF_SHAPES = (
     _ELIMINATE_IDLE,
-    _EXPRESS_EINSUM,
+    OperatorPass(f"{_OWN}.einsum", "express_einsum", "Einsum"),
     OperatorPass(f"{_OWN}.reshapes", "write_pads", "Pad"),
     OperatorPass(f"{_OWN}.reshapes", "merge_stacked_transposes", "Transpose"),
     OperatorPass(f"{_SHARED}.attention", "fuse_attention", "Softmax"),

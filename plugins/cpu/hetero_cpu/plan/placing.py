@@ -5,9 +5,11 @@ A placed value has a prototype, an array of the same strides without memory, for
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.kernels.windows import AUTO_PADS, lay_windows
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, sizes_of
 from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.operators.groups import Group
 from hetero_cpu.operators.images import find_overhang
@@ -67,14 +69,11 @@ def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str,
         recipe = plan_pieces(output, cuts, {source: prototypes[source] for source in sources}, workers=workers)
         if recipe is not None:
             return recipe
-    return Recipe(tuple(sources), _bind_copies(cuts), parts=tuple(cuts))
 
-
-def _bind_copies(cuts: Sequence[Cut]) -> Any:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
         return [partial(np.copyto, writes[0][cut], array) for cut, array in zip(cuts, reads, strict=True)]
 
-    return bind
+    return Recipe(tuple(sources), bind, parts=tuple(cuts))
 
 
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
@@ -96,12 +95,8 @@ class HaloTable:
 
     def _widen(self, value: str) -> Halo | None:
         network, value_type = self._network, self._types.get(value)
-        if (
-            value_type is None
-            or value_type.dtype != "float32"
-            or len(value_type.shape or ()) != 4
-            or value in network.names_of_outputs
-        ):
+        is_image = value_type is not None and value_type.dtype == "float32" and len(value_type.shape or ()) == 4
+        if not is_image or value in network.names_of_outputs:
             return None
         halo = NO_HALO
         for index in network.index_of_consumers.get(value, ()):
@@ -127,23 +122,17 @@ class HaloTable:
         return None
 
     def _read_convolution(self, node: Node) -> Halo | None:
-        shapes = [self._types[name].shape if name in self._types else None for name in node.inputs[:2]]
-        if any(shape is None or len(shape) != 4 for shape in shapes):
-            return None
-        sizes = [tuple(size for size in shape or () if isinstance(size, int)) for shape in shapes]
+        x, w = (sizes_of(self._types.get(name)) or () for name in node.inputs[:2])
         auto_pad = node.attributes.get("auto_pad", "NOTSET")
-        if auto_pad not in AUTO_PADS:
+        if len(x) != 4 or len(w) != 4 or auto_pad not in AUTO_PADS:
             return None
         pads, strides, dilations = (node.attributes.get(name) for name in ("pads", "strides", "dilations"))
         try:
-            windows = lay_windows(sizes[0][2:], sizes[1][2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
+            windows = lay_windows(x[2:], w[2:], auto_pad=auto_pad, pads=pads, strides=strides, dilations=dilations)
         except (ValueError, TypeError):  # the step functions refuse it as well
             return None
-        outputs, channels = sizes[1][0], sizes[0][1]
-        size = choose_winograd(
-            windows, channels=channels, outputs=outputs, group=int(node.attributes.get("group", 1)), width=self._width
-        )
-        return find_overhang(windows, size)
+        group = int(node.attributes.get("group", 1))
+        return find_overhang(windows, choose_winograd(windows, channels=x[1], outputs=w[0], group=group, width=self._width))
 
 
 FEWEST_BYTES = 1 << 16
@@ -177,14 +166,9 @@ class ValuePlacer:
     """The blocks that may be read at any time."""
 
     def __post_init__(self) -> None:
-        for node in self.network.nodes:
-            for value in node.reads:
-                self.readers_left[value] = self.readers_left.get(value, 0) + 1
-        for value in self.network.names_of_outputs:
-            self.readers_left[value] = self.readers_left.get(value, 0) + 1
-        for name, array in self.constants.items():
-            if name in self.types:
-                self.prototypes[name] = array
+        reads = (value for node in self.network.nodes for value in node.reads)
+        self.readers_left = Counter(chain(reads, self.network.names_of_outputs))
+        self.prototypes.update({name: array for name, array in self.constants.items() if name in self.types})
         for spec in self.network.inputs:
             if spec.name in self.types:
                 self.place(spec.name, is_channels_last=wants_channels_last(self.network, spec.name, self.types[spec.name]))
@@ -194,8 +178,7 @@ class ValuePlacer:
         for value in group.reads:
             count = group.count_readers(value)
             self.readers_left[value] -= count
-            root = self.find_root(value)
-            if root is not None:
+            if (root := self.find_root(value)) is not None:
                 self._readers_of_root[root] -= count
 
     def find_root(self, value: str) -> str | None:
@@ -331,7 +314,7 @@ class ValuePlacer:
     def _is_dead(self, value: str, group: Group) -> bool:
         """Says whether nothing that shares memory with a value is read after this group, and all of that memory is the value."""
         root = self.find_root(value)
-        if root is None or self.places[root].inner_bytes != self.prototypes[value].nbytes:  # type: ignore[union-attr]  # roots are blocks
+        if root is None or self.prototypes[root].nbytes != self.prototypes[value].nbytes:
             return False
         # A foreign step may have passed on a view of its input by name.
         read_here = {name: group.count_readers(name) for name in group.reads if self.find_root(name) == root}

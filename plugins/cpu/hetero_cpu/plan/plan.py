@@ -1,4 +1,4 @@
-"""A plan: steps in order, and a place in the arena for each value."""
+"""A plan: steps in order, a place in the arena for each value, and the nodes that take most of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hetero_core.network.contrib_types import MICROSOFT
-from hetero_core.network.graph import Node
+from hetero_core.network.graph import Network, Node
 from hetero_core.network.operators import STANDARD_DOMAINS
+from hetero_core.network.types import TensorType
 from hetero_cpu.machine.calls import NativeCall
 from hetero_cpu.operators.recipe import NO_HALO, Array, Cut, Halo, Recipe
+from hetero_cpu.plan.passes import list_static_types
 from hetero_cpu.symbols.arrays import invert_order, lay_in
 
 if TYPE_CHECKING:
@@ -58,11 +60,6 @@ class Block:
     def nbytes(self) -> int:
         """The bytes of the array and its halo."""
         return prod(self.padded_shape) * self.dtype.itemsize
-
-    @property
-    def inner_bytes(self) -> int:
-        """The bytes of the array alone."""
-        return prod(self.shape) * self.dtype.itemsize
 
     @property
     def padded_shape(self) -> tuple[int, ...]:
@@ -223,3 +220,60 @@ def list_actions(calls: Iterable[Any], native: list[NativeCall]) -> list[Any]:
         else:
             actions.append(range(place, place + 1))
     return actions
+
+
+_LEAST_SECONDS = 2e-4
+"""Seconds below which no node is slow."""
+_NATIVE_PRODUCT, _NATIVE_ELEMENT = 3e-11, 5e-10
+"""Seconds of machine code for a multiplication of a product, and for an element of other operators."""
+_BLAS_PRODUCT, _LOOP_PRODUCT, _TOOLKIT_ELEMENT = 5e-11, 1e-9, 5e-9
+"""Seconds of the toolkit: for a multiplication by BLAS, by a loop of NumPy as for integers, and for an element."""
+_BLAS_TYPES = frozenset({"float32", "float64"})
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+_TAKING = ("ArrayFeatureExtractor", "Gather", "Shape", "Size", "Slice")
+"""Operators that read no more elements than they write."""
+
+
+def list_slow_nodes(plan: ExecutionPlan, network: Network) -> tuple[Node, ...]:
+    """Returns the nodes for which the toolkit takes longer than machine code would for the whole network: an estimate, linear in nodes.
+
+    `network` is that of the plan, with the sizes of a run.
+    """
+    # Branches have plans of their own.
+    foreign = [step.node for step in plan.steps if isinstance(step.work, Foreign) and step.node.op_type != "If"]
+    if not foreign:
+        return ()
+    types = list_static_types(network)
+    types.update({name: constant.type for name, constant in network.initializers.items()})
+    whole = sum(estimate_seconds(node, types, _NATIVE_PRODUCT, _NATIVE_ELEMENT) for node in network.nodes)
+    least = max(whole, _LEAST_SECONDS)
+    slow = []
+    for node in foreign:
+        dtypes = {types[value].dtype for value in node.reads[:2] if value in types}
+        product = _BLAS_PRODUCT if dtypes <= _BLAS_TYPES else _LOOP_PRODUCT
+        if estimate_seconds(node, types, product, _TOOLKIT_ELEMENT) >= least:
+            slow.append(node)
+    return tuple(slow)
+
+
+def estimate_seconds(node: Node, types: Mapping[str, TensorType], product: float, element: float) -> float:
+    """Returns seconds of a node at these rates, 0 if its sizes are unknown."""
+    shapes = [_read_shape(value, types) for value in node.reads]
+    written = max((prod(_read_shape(value, types)) for value in node.writes), default=0)
+    weights = [shape for shape in shapes if len(shape) > 1]
+    if len(weights) > 1:
+        if "ConvTranspose" in node.op_type:
+            return product * prod(weights[0]) * prod(weights[1][1:])
+        if "Conv" in node.op_type:
+            return product * written * prod(weights[1][1:])
+        if "MatMul" in node.op_type or "Gemm" in node.op_type:
+            return product * written * weights[0][0 if node.attributes.get("transA") else -1]
+        if node.op_type in _RECURRENT:
+            return product * prod(weights[0][:2]) * sum(map(prod, weights[1:3]))
+    reads = [] if node.op_type.startswith(_TAKING) else map(prod, shapes)
+    return element * max([written, *reads])
+
+
+def _read_shape(value: str, types: Mapping[str, TensorType]) -> tuple[int, ...]:
+    known = types.get(value)
+    return (0,) if known is None or known.shape is None else tuple(size for size in known.shape if isinstance(size, int))

@@ -7,8 +7,10 @@ group ── choose ──> recipe, views or join ── placing.py ──> a pl
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite, isnan, prod
 from typing import Any
@@ -27,11 +29,76 @@ from hetero_cpu.operators.groups import PRODUCTS, Group, form_groups
 from hetero_cpu.operators.recipe import LARGE, NO_HALO, NO_LIMITS, Array, Choice, Join, Limits, Recipe, Site, Views
 from hetero_cpu.operators.steps import choose_step
 from hetero_cpu.operators.weights import PackedWeights
-from hetero_cpu.plan.arena import Lifetime, place_blocks
 from hetero_cpu.plan.passes import list_large_renewable, list_static_types
 from hetero_cpu.plan.placing import FEWEST_BYTES, HaloTable, ValuePlacer, copy_pieces
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, External, Foreign, PlannedStep
 from hetero_cpu.symbols.sizes import Scope, is_open, is_same_shape, value_of
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A block of memory that is needed from step `begin` to step `end`, both included."""
+
+    nbytes: int
+    begin: int
+    end: int
+
+
+def place_blocks(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
+    """Returns the offset of each block, a multiple of the alignment, and the bytes of the arena.
+
+    Largest blocks first, each at the lowest offset that is free during its lifetime: quadratic, and so up to
+    4,096 blocks; more are placed in the order of their beginnings, each in the smallest piece that is free.
+    Source: Pisarchyk & Lee 2020, Efficient memory management for deep neural net inference, greedy by size.
+    """
+    if len(lifetimes) > _MOST_COMPARED:
+        return _place_in_order(lifetimes)
+    offsets, ends = [0] * len(lifetimes), [0] * len(lifetimes)
+    placed: list[int] = []
+    total = 0
+    for index in sorted(range(len(lifetimes)), key=lambda position: (-lifetimes[position].nbytes, position)):
+        block = lifetimes[index]
+        offset = 0
+        for neighbour in placed:
+            lifetime = lifetimes[neighbour]
+            if lifetime.begin > block.end or lifetime.end < block.begin:
+                continue
+            if offsets[neighbour] >= offset + block.nbytes:
+                break
+            # No calls in here: this loop makes the cost quadratic.
+            if ends[neighbour] > offset:
+                offset = ends[neighbour]
+        offsets[index], ends[index] = offset, align(offset + block.nbytes)
+        total = max(total, ends[index])
+        insort(placed, index, key=lambda position: offsets[position])
+    return tuple(offsets), total
+
+
+_MOST_COMPARED = 4096
+
+
+def _place_in_order(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
+    """Returns offsets and bytes as `place_blocks`. Cost: n log n, and the moves within a sorted list."""
+    offsets = [0] * len(lifetimes)
+    living: list[tuple[int, int, int]] = []
+    free: list[tuple[int, int]] = []
+    total = 0
+    for index in sorted(range(len(lifetimes)), key=lambda position: (lifetimes[position].begin, position)):
+        block = lifetimes[index]
+        while living and living[0][0] < block.begin:
+            _, size, offset = heapq.heappop(living)
+            insort(free, (size, offset))
+        size = align(block.nbytes)
+        place = bisect_left(free, (size, 0))
+        if place < len(free):
+            room, offset = free.pop(place)
+            if room > size:
+                insort(free, (room - size, offset + size))
+        else:
+            offset, total = total, total + size
+        offsets[index] = offset
+        heapq.heappush(living, (block.end, size, offset))
+    return tuple(offsets), total
 
 
 def lay_arena(
@@ -142,14 +209,12 @@ def _limit(node: Node, network: Network, ranges: Mapping[str, Limits]) -> Limits
                 x.has_no_nan and y.has_no_nan and isfinite(low) and isfinite(high),
                 "" if is_sum else _find_zero_point(node.inputs[1], x, y, network),
             )
-        case "Concat":
-            parts = (x, *others)
-            low, high = min(part.low for part in parts), max(part.high for part in parts)
-            return Limits(low, high, all(part.is_whole for part in parts), all(part.has_no_nan for part in parts))
-        case "Sum":
-            parts = (x, *others)
-            low, high = sum(part.low for part in parts), sum(part.high for part in parts)
-            return Limits(low, high, all(part.is_whole for part in parts), all(part.is_moderate for part in parts))
+        case "Concat" | "Sum":
+            parts, is_sum = (x, *others), node.op_type == "Sum"
+            lows, highs = [part.low for part in parts], [part.high for part in parts]
+            low, high = (sum(lows), sum(highs)) if is_sum else (min(lows), max(highs))
+            has_no_nan = all(part.is_moderate if is_sum else part.has_no_nan for part in parts)
+            return Limits(low, high, all(part.is_whole for part in parts), has_no_nan)
         case "Conv" | "Gemm" | "MatMul" if x.is_whole and x.has_no_nan and find_byte_products() == "pairs":
             return _limit_product(node, max(-x.low, x.high), z if node.inputs[2:] else Limits(0.0, 0.0, has_no_nan=True), network)
         case "Div" | "Mul" | "MultiplyAdd" if x.is_moderate and y.is_moderate and (node.op_type != "Div" or y.low > 1 / LARGE):
@@ -230,8 +295,7 @@ def _find_shifts(
 
     An expression makes them, a product of bytes reads them, and besides only such products and expressions.
     """
-    made: dict[str, float] = {}
-    sources: set[str] = set()
+    made, sources = dict[str, float](), set[str]()
     others = {*network.names_of_outputs, *refused}
     for group in groups:
         node, output, reads = group.node, group.outputs[0], set(group.reads)
@@ -351,50 +415,34 @@ class _Builder:
     def _choose(self, group: Group) -> Choice | None:
         if group.node.bodies or not self._has_places(group):
             return None
-        site = Site(
-            group,
-            self.types,
-            self.constants,
-            self.placer.prototypes,
-            self.weights,
-            self._list_readers(group),
-            self.placer.halos,
-            self.placer.find_halo(group.outputs[0]),
-            self.workers,
-            self.ranges,
-            self.shifts,
-        )
+        readers, halo, known = self._list_readers(group), self.placer.find_halo(group.outputs[0]), (self.ranges, self.shifts)
+        prototypes, halos = self.placer.prototypes, self.placer.halos
+        site = Site(group, self.types, self.constants, prototypes, self.weights, readers, halos, halo, self.workers, *known)
         return choose_step(site)
 
     def _has_places(self, group: Group) -> bool:
         """Says whether all inputs of a group are in the plan and have elements, and its outputs can have places."""
-        for value in group.reads:
-            if value not in self.placer.prototypes or self.placer.prototypes[value].size == 0:
-                return False
-        return all(value in self.types for value in group.outputs if value)
+        prototypes = self.placer.prototypes
+        are_placed = all(value in prototypes and prototypes[value].size != 0 for value in group.reads)
+        return are_placed and all(value in self.types for value in group.outputs if value)
 
     def _list_readers(self, group: Group) -> tuple[str, ...]:
         if not self.network.names_of_outputs.isdisjoint(group.outputs):
             return ()
-        consumers = self.network.index_of_consumers
-        nodes = self.network.nodes
+        consumers, nodes = self.network.index_of_consumers, self.network.nodes
         return tuple([nodes[index].op_type for value in group.outputs for index in consumers.get(value, ())])
 
     def _add_foreign(self, node: Node) -> None:
         program = compile_node(node, self.network.types, self.network.initializers, self.extensions)
-        placed: list[str | None] = []
-        for value in node.writes:
-            if value in self.types:
-                self.placer.place(value, is_channels_last=False)
-                placed.append(value)
-            else:
-                placed.append(None)
+        placed = tuple(value if value in self.types else None for value in node.writes)
+        for value in filter(None, placed):
+            self.placer.place(value, is_channels_last=False)
         reads = tuple(spec.name for spec in program.inputs)
         if None in placed:
             # The kernel may return a view of its input.
             self.fixed.update(reads)
             self.placer.fix(reads)
-        self._add_step(node, Foreign(program, reads, tuple(placed)), node.writes)
+        self._add_step(node, Foreign(program, reads, placed), node.writes)
 
     def _add_step(self, node: Node, work: Recipe | Foreign, writes: tuple[str, ...]) -> None:
         self.kept.update(work.reads)
@@ -404,10 +452,8 @@ class _Builder:
         self.placer.moment += 1
 
     def _add_join(self, group: Group, join: Join) -> None:
-        (output,) = group.outputs
-        copied = self.placer.place_join(output, join)
-        if copied:
-            prototypes = self.placer.prototypes
+        (output,), prototypes = group.outputs, self.placer.prototypes
+        if copied := self.placer.place_join(output, join):
             recipe = copy_pieces(prototypes[output], copied, prototypes, workers=self.workers)
             self._add_step(group.name_profile(), recipe, (output,))
 
@@ -454,8 +500,7 @@ class _Builder:
         find_root, places, prototypes = self.placer.find_root, self.placer.places, self.placer.prototypes
         inputs = [spec.name for spec in self.network.inputs if spec.name in used]
         outputs = [spec.name for spec in self.network.outputs]
-        fixed: set[str | None] = set()
-        written: set[str | None] = set()
+        fixed, written = set[str | None](), set[str | None]()
         for step in self.steps:
             roots = {find_root(value) for value in step.writes}
             written |= roots
@@ -493,9 +538,5 @@ class _Builder:
         """Returns the values that need a place: an input that only foreign steps read is handed to them as it came."""
         needed = {value for step in self.steps if isinstance(step.work, Recipe) for value in (*step.work.reads, *step.writes)}
         needed |= {place.source for place in self.placer.places.values() if isinstance(place, Derived)}
-        inputs = self.network.index_of_input
-        return {
-            value
-            for value, place in self.placer.places.items()
-            if value not in inputs or value in needed or isinstance(place, Derived)
-        }
+        needed |= {value for value, place in self.placer.places.items() if isinstance(place, Derived)}
+        return needed | (self.placer.places.keys() - self.network.index_of_input.keys())

@@ -70,18 +70,16 @@ class _Blas:
         self.before: list[int] = []
         self.runs = 0
 
-    def find_libraries(self) -> list[Library]:
-        # Looks at every loaded library, about 1 ms.
-        controllers = import_threadpoolctl().ThreadpoolController()
-        libraries = [_open_library(controller) for controller in controllers.select(user_api="blas").lib_controllers]
-        if not libraries:
-            logger.warning("the threads of NumPy's BLAS cannot be limited here: threadpoolctl knows no BLAS among the libraries")
-        return libraries
-
     def enter(self) -> None:
         with self.lock:
             if self.libraries is None:
-                self.libraries = self.find_libraries()
+                # Looks at every loaded library, about 1 ms.
+                controllers = import_threadpoolctl().ThreadpoolController()
+                self.libraries = [_open_library(own) for own in controllers.select(user_api="blas").lib_controllers]
+                if not self.libraries:
+                    logger.warning(
+                        "the threads of NumPy's BLAS cannot be limited here: threadpoolctl knows no BLAS among the libraries"
+                    )
             if not self.runs:
                 self.before = [get() for get, _ in self.libraries]
                 self._set([1] * len(self.before))

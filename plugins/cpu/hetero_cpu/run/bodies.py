@@ -22,7 +22,7 @@ from hetero_core.errors import RequestCancelledError
 from hetero_core.network.graph import EMPTY, Graph, Network, Node
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_cpu.plan.tails import FEWEST_NODES
-from hetero_cpu.symbols.size_class import Signature
+from hetero_cpu.symbols.evaluation import Signature
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import BoundBody, Program, Step
@@ -34,17 +34,12 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class BodyExecutable(Protocol):
-    """The executable of a body."""
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the body's outputs."""
-
-    def open_trip(self) -> Trip | None:
-        """Returns the call of a run for a single thread, if the body is small, of fixed sizes, and has machine code alone."""
+class _BodyExecutable(Protocol):
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]: ...
+    def open_trip(self) -> Trip | None: ...
 
 
-Open = Callable[[Network], BodyExecutable]
+Open = Callable[[Network], _BodyExecutable]
 
 _FIRST_TRIPS = 48
 """Trips of the toolkit before an executable is made: planning a body takes as long as some hundred trips. A branch of If has one."""
@@ -78,11 +73,8 @@ def _open_step(step: Step, constants: Mapping[str, Initializer], open_network: O
     function = step.function
     if step.node.op_type == "Loop":
         function = partial(run_loop, step.function)
-    elif (
-        step.node.op_type == "Scan"
-        and not any(key.startswith("scan_") for key in step.node.attributes)
-        and step.node.since_version > 8
-    ):
+    is_plain = step.node.since_version > 8 and not any(key.startswith("scan_") for key in step.node.attributes)
+    if step.node.op_type == "Scan" and is_plain:
         function = partial(run_scan, step.function, step.node.attributes["num_scan_inputs"])
     return replace(step, function=function, bodies=tuple(bodies))
 
@@ -129,8 +121,7 @@ def _open_series(body: BoundBody, before: tuple[Any, ...], states: tuple[Any, ..
         trip = trips.pop()
     except IndexError:  # another thread has taken the last
         return None
-    first, count = len(before), len(states)
-    series = _Series(trip, trips, body, trip.inputs[first : first + count], states, trip.outputs[min(first, 1) :])
+    series = _Series(trip, trips, body, states, len(before))
     if series.fits and all(place is None or place.dtype == value.dtype for place, value in zip(trip.inputs, values, strict=True)):
         return series
     trips.append(trip)
@@ -140,17 +131,11 @@ def _open_series(body: BoundBody, before: tuple[Any, ...], states: tuple[Any, ..
 class _Series:
     """The trips of a Loop or Scan in one run, a context that holds a trip."""
 
-    def __init__(
-        self,
-        trip: Trip,
-        trips: deque[Trip],
-        body: BoundBody,
-        places: Sequence[Array | None],
-        states: Sequence[Any],
-        outputs: Sequence[Array],
-    ) -> None:
-        """`trips`: to which the trip goes back. `places`: of the `states`; `outputs`: the next states, then outputs of each trip."""
+    def __init__(self, trip: Trip, trips: deque[Trip], body: BoundBody, states: Sequence[Any], first: int) -> None:
+        """`trips`: to which the trip goes back; `first`: the inputs before the states, behind a condition among the outputs if any."""
         self._trip, self._trips, self._body = trip, trips, body
+        # Of the states; the next states, then the outputs of each trip.
+        places, outputs = trip.inputs[first : first + len(states)], trip.outputs[min(first, 1) :]
         self._results, self._seen = outputs[: len(states)], outputs[len(states) :]
         self._columns: list[list[Array]] = [[] for _ in self._seen]
         pairs = zip(trip.inputs[len(trip.inputs) - len(body.captured) :], body.captured.values(), strict=True)
@@ -210,8 +195,8 @@ class RepeatedBody:
         self._program, self._node, self._graph, self._constants, self._open = program, node, graph, constants, open_network
         self._count = 0
         self._last: Signature = ()
-        self._of_shapes: dict[Signature, BodyExecutable] = {}
-        self._of_all: BodyExecutable | None = None
+        self._of_shapes: dict[Signature, _BodyExecutable] = {}
+        self._of_all: _BodyExecutable | None = None
         self.trips: dict[Signature, deque[Trip]] = {}
         """Of small bodies in machine code alone, by shapes: those that no run uses."""
 
@@ -235,7 +220,7 @@ class RepeatedBody:
             self.trips.setdefault(signature, deque()).append(trip)
         return executable.run(values, RunContext() if is_cancelled is None else RunContext(token=_AskedToken(is_cancelled)))
 
-    def _find(self, values: Sequence[Any], signature: Signature) -> BodyExecutable | None:
+    def _find(self, values: Sequence[Any], signature: Signature) -> _BodyExecutable | None:
         """Returns a new executable for a trip; None as long as the toolkit is to run it."""
         self._count += 1
         last, self._last = self._last, signature

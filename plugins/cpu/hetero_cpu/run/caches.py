@@ -77,17 +77,16 @@ FEWEST_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Appending:
-    """A cache: the external memories of its input and its output, by index, and the output's name.
+    """A cache: the external memory of its input, by index, and the name of its output.
 
     `numbers`: the positions of the numbers that change with the memory: rows of the past to copy, its strides of a batch and of a
     head, the same strides of the whole. `fixed`: the positions of both addresses and of the bytes of a head's past.
     """
 
     past: int
-    present: int
     output: str
-    numbers: tuple[int, int, int, int, int]
-    fixed: tuple[int, int, int]
+    numbers: tuple[int, ...]
+    fixed: tuple[int, ...]
 
 
 def list_appending(plan: OpenPlan, outputs: Collection[str]) -> tuple[Appending, ...]:
@@ -104,9 +103,9 @@ def list_appending(plan: OpenPlan, outputs: Collection[str]) -> tuple[Appending,
                 output = output_of_root.get(plan.roots[present])
                 if output is not None and plan.roots[past] in plan.plan.external.inputs:
                     names = ("past_rows", "past_batch", "past_head", "whole_batch", "whole_head")
-                    rows, past_batch, past_head, batch, head = (begin + fields[name] for name in names)
-                    fixed = begin + fields["past"], begin + fields["whole"], begin + fields["past_bytes"]
-                    own.append(Appending(past, present, output, (rows, past_batch, past_head, batch, head), fixed))
+                    numbers = tuple(begin + fields[name] for name in names)
+                    fixed = tuple(begin + fields[name] for name in ("past", "whole", "past_bytes"))
+                    own.append(Appending(past, output, numbers, fixed))
         begin += len(call.numbers)
     return tuple(own)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from math import prod
@@ -18,7 +18,6 @@ from hetero_core.contract import CancelToken, OwnOutputs, RunContext
 from hetero_core.devices.processors import LARGE_BYTES, read_spare_memory
 from hetero_core.errors import RequestCancelledError
 from hetero_core.limits import RunLimits
-from hetero_core.network.graph import Node
 from hetero_core.profile import Profile
 from hetero_core.runtime.outputs import holds_maps
 from hetero_cpu.machine.memory import SMALL_BYTES, OutputMemory, allocate_arena, find_address
@@ -44,46 +43,29 @@ _LAID_BYTES = 512
 """Of the objects of an array, without its elements."""
 
 
+@dataclass(slots=True, eq=False)
 class CurrentRun:
     """The state of the current run, shared by calls: cancellation, limits, helper threads, the values without a place in the arena."""
 
-    __slots__ = ("limits", "passed", "team", "token")
-
-    def __init__(self) -> None:
-        self.token = CancelToken()
-        self.limits: RunLimits | None = None
-        self.team: Any = None
-        self.passed: dict[str, Any] = {}
-
-    def is_cancelled(self) -> bool:
-        """Says whether the caller has given up."""
-        return self.token.is_set
+    token: CancelToken = field(default_factory=CancelToken)
+    limits: RunLimits | None = None
+    team: Any = None
+    passed: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BoundStep:
-    """The node that a profile and errors name, and its calls: functions, and ranges of the program of machine code."""
+def bind_steps(steps: Sequence[OpenStep], current: CurrentRun, program: Any) -> Callable[..., None]:
+    """Returns a function of a profile and limits that runs all steps: those that are joined together, each by itself for a profile.
 
-    node: Node
-    actions: tuple[Call | range, ...]
+    It raises RequestCancelledError, and errors of limits and of steps, with the node as a note.
+    """
+    single, joined = (
+        [(step.node, [bind_action(action, current, program) for action in step.actions]) for step in own]
+        for own in (steps, join_steps(steps))
+    )
 
-
-class StepCalls:
-    """The calls of the steps of a plan: of steps that are joined, or of each by itself for a profile."""
-
-    __slots__ = ("_current", "_joined", "_steps")
-
-    def __init__(self, steps: Sequence[BoundStep], current: CurrentRun, program: Any) -> None:
-        self._current = current
-        self._steps, self._joined = (
-            [(step.node, [bind_action(action, current, program) for action in step.actions]) for step in own]
-            for own in (steps, join_steps(steps))
-        )
-
-    def run(self, profile: Profile | None = None, limits: RunLimits | None = None) -> None:
-        """Runs all steps. Raises: RequestCancelledError; errors of limits and of steps, with the node as a note."""
-        token = self._current.token
-        for node, calls in self._joined if profile is None else self._steps:
+    def run(profile: Profile | None = None, limits: RunLimits | None = None) -> None:
+        token = current.token
+        for node, calls in joined if profile is None else single:
             if token.is_set:
                 raise RequestCancelledError(f"cancelled before node {node.label}")
             if limits is not None:
@@ -93,16 +75,13 @@ class StepCalls:
                 for call in calls:
                     call()
             except Exception as error:
-                note_node(error, node)
+                if not isinstance(error, RequestCancelledError) and not getattr(error, "__notes__", ()):
+                    error.add_note(f"while running node {node.label}")
                 raise
             if profile is not None:
                 profile.add(node, perf_counter() - began)
 
-
-def note_node(error: Exception, node: Node) -> None:
-    """Notes which node was running, unless the error has a note already."""
-    if not isinstance(error, RequestCancelledError) and not getattr(error, "__notes__", ()):
-        error.add_note(f"while running node {node.label}")
+    return run
 
 
 def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call:
@@ -114,9 +93,9 @@ def bind_action(action: Call | range, current: CurrentRun, program: Any) -> Call
     return lambda: run_alone() if current.team is None else program.run(begin, end, current.team)
 
 
-def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
+def join_steps(steps: Sequence[OpenStep]) -> tuple[OpenStep, ...]:
     """Returns the steps with consecutive steps of machine code joined, under the name of the first; cancelling waits for a joined step."""
-    joined: list[BoundStep] = []
+    joined: list[OpenStep] = []
     for step in steps:
         before = joined[-1].actions[-1] if joined and joined[-1].actions else None
         after = step.actions[0] if len(step.actions) == 1 else None
@@ -127,7 +106,7 @@ def join_steps(steps: Sequence[BoundStep]) -> tuple[BoundStep, ...]:
             and after.stop - before.start <= _MOST_JOINED
         ):
             last = joined[-1]
-            joined[-1] = BoundStep(last.node, (*last.actions[:-1], range(before.start, after.stop)))
+            joined[-1] = OpenStep(last.node, (*last.actions[:-1], range(before.start, after.stop)))
         else:
             joined.append(step)
     return tuple(joined)
@@ -137,13 +116,6 @@ def _fits(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     """Says whether machine code may write an output into an array of the caller."""
     flags = array.flags
     return array.shape == shape and array.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable
-
-
-def make_silence() -> Context:
-    """Returns an empty context in which NumPy's functions let infinities and NaN arise; 0.05 us to enter, `np.errstate` takes 0.8."""
-    silence = Context()
-    silence.run(np.seterr, all="ignore")
-    return silence
 
 
 def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array], current: CurrentRun) -> Call:
@@ -167,20 +139,19 @@ def bind_foreign(work: Foreign, writes: Sequence[str], arrays: dict[str, Array],
                 results = (results,)
         else:
             reads = [arrays[value] if value in arrays else passed[value] for value in work.reads]
-            results = program.run(reads, is_cancelled=current.is_cancelled, limits=current.limits)
+            results = program.run(reads, is_cancelled=lambda: current.token.is_set, limits=current.limits)
         for value, place, result in zip(writes, work.placed, results):  # noqa: B905  # of one length; strict takes 0.13 us
-            if place is not None:
-                _copy_result(arrays[place], result, value)
-            else:
+            if place is None:
                 passed[value] = np.asarray(result) if isinstance(result, np.generic) else result
+                continue
+            target = arrays[place]
+            if result.shape != target.shape or result.dtype != target.dtype:
+                raise WrongTypeError(
+                    f"value '{value}' is {result.dtype}{list(result.shape)}, not {target.dtype}{list(target.shape)}"
+                )
+            target[...] = result  # 0.3 us less than np.copyto
 
     return call
-
-
-def _copy_result(target: Array, result: Any, value: str) -> None:
-    if result.shape != target.shape or result.dtype != target.dtype:
-        raise WrongTypeError(f"value '{value}' is {result.dtype}{list(result.shape)}, not {target.dtype}{list(target.shape)}")
-    target[...] = result  # 0.3 us less than np.copyto
 
 
 def own_value(value: Any, memory: Array) -> Any:
@@ -245,11 +216,20 @@ class Instance:
         self._bound: BoundSizes | None = None
         self._kept: OrderedDict[Products, BoundSizes] = OrderedDict()
         self._kept_bytes = 0
-        self._program = _open_program(plan) if plan.calls else None
+        self._program: NativeProgram | None = None
+        if plan.calls:
+            from hetero_cpu.machine.program import NativeProgram  # LLVM
+
+            # The numbers that are the same for all sizes.
+            fixed = np.split(plan.table.constants[: plan.number_count + plan.call_count], [plan.number_count])
+            self._program = NativeProgram(plan.calls, fixed[0].copy(), fixed[1])
         self._rows_of_roots = [rows.tolist() for rows in plan.rows_of_roots]
         # The begins of external memories that the numbers of calls hold.
         self._begins = self._no_begins = [0] * len(plan.roots)
-        self._silence = None if plan.plan.has_products else make_silence()
+        # A context in which NumPy lets infinities and NaN arise; 0.05 us to enter, `np.errstate` takes 0.8.
+        self._silence = None if plan.plan.has_products else Context()
+        if self._silence is not None:
+            self._silence.run(np.seterr, all="ignore")
         external = plan.plan.external
         self._inputs = [(value, plan.roots.index(value) if value in external.inputs else None) for value in plan.inputs]
         self._outputs = [(value, value in external.outputs) for value in plan.plan.outputs]
@@ -264,18 +244,14 @@ class Instance:
         known = self._arrays.keys() | plan.inside.keys()
         self._passes_outputs = any(not is_outside and value not in known for value, is_outside in self._outputs)
         self._rebound: list[Rebound] = []
-        steps = tuple(BoundStep(step.node, self._list_actions(step)) for step in plan.steps)
-        self._calls = StepCalls(steps, self._current, self._program)
-        self._appended = self._find_appended(appended)
+        steps = tuple(OpenStep(step.node, self._list_actions(step)) for step in plan.steps)
+        self._run_steps = bind_steps(steps, self._current, self._program)
+        self._appended: AppendedCaches | None = None
+        if appended and self._program is not None and not plan.sizes.is_single:
+            from hetero_cpu.run.caches import AppendedCaches, list_appending  # machine code of attention
 
-    def _find_appended(self, outputs: Collection[str]) -> AppendedCaches | None:
-        """Returns the caches among outputs that only the next run reads; None if there are no such caches."""
-        if not outputs or self._program is None or self._plan.sizes.is_single:
-            return None
-        from hetero_cpu.run.caches import AppendedCaches, list_appending  # machine code of attention
-
-        appending = list_appending(self._plan, outputs)
-        return AppendedCaches(appending, self._program.numbers, self._plan) if appending else None
+            if appending := list_appending(plan, appended):
+                self._appended = AppendedCaches(appending, self._program.numbers, plan)
 
     def _list_actions(self, step: OpenStep) -> tuple[Any, ...]:
         """Returns the calls of a step for all sizes."""
@@ -324,10 +300,10 @@ class Instance:
             if self._appended is not None:
                 self._appended.write()
             if self._silence is not None and context.profile is None and context.limits is None:
-                self._silence.run(self._calls.run)
+                self._silence.run(self._run_steps)
             else:
                 with np.errstate(all="ignore"):
-                    self._calls.run(context.profile, context.limits)
+                    self._run_steps(context.profile, context.limits)
             return self._take_out(external, context.outputs)
         finally:
             current.team = None
@@ -343,7 +319,7 @@ class Instance:
             return None
         inputs = tuple([self._arrays.get(value) for value, _ in self._inputs])
         outputs = tuple([self._arrays[value] for value, _ in self._outputs])
-        return Trip(inputs, outputs, partial(self._silence.run, self._calls.run))
+        return Trip(inputs, outputs, partial(self._silence.run, self._run_steps))
 
     def _open_caches(
         self, appended: AppendedCaches, bound: BoundSizes, external: dict[str, Array], begins: list[int], context: RunContext
@@ -367,8 +343,11 @@ class Instance:
         self._bound = None
         bound = self._kept.get(products)
         if bound is None:
-            bound = self._make_bound(products, limits)
-            self._keep(bound)
+            bound = self._kept[products] = self._make_bound(products, limits)
+            self._kept_bytes += bound.nbytes
+            # Those that were not used for the longest time go if there are too many.
+            while len(self._kept) > MOST_SIZES or (self._kept_bytes > MOST_SIZES_BYTES and len(self._kept) > 1):
+                self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
         else:
             self._kept.move_to_end(products)
         plan, program = self._plan, self._program
@@ -386,17 +365,10 @@ class Instance:
         self._bound = bound
         return bound
 
-    def _keep(self, bound: BoundSizes) -> None:
-        """Keeps sizes for later runs; those that were not used for the longest time go if there are too many."""
-        self._kept[bound.products] = bound
-        self._kept_bytes += bound.nbytes
-        while len(self._kept) > MOST_SIZES or (self._kept_bytes > MOST_SIZES_BYTES and len(self._kept) > 1):
-            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
-
     def _make_bound(self, products: Products, limits: RunLimits | None) -> BoundSizes:
         """Returns new sizes. Raises: ArenaTooLargeError."""
         plan = self._plan
-        need, (places, elements, arguments) = plan.measure_arena(products), plan.describe(products)
+        need, (places, elements, arguments) = plan.measure_arena(*products), plan.describe(*products)
         shapes = tuple([places[index][1] for _, _, index, _ in self._lent])
         if limits is None or limits.memory_limit is None:
             lent = sum([prod(shape) * own[3].dtype.itemsize for own, shape in zip(self._lent, shapes, strict=True)])
@@ -471,11 +443,3 @@ class Trip:
     inputs: tuple[Array | None, ...]
     outputs: tuple[Array, ...]
     call: Callable[[], None]
-
-
-def _open_program(plan: OpenPlan) -> NativeProgram:
-    """Returns the program of a plan with the numbers that are the same for all sizes."""
-    from hetero_cpu.machine.program import NativeProgram  # LLVM
-
-    numbers, chunks = np.split(plan.table.constants[: plan.number_count + plan.call_count], [plan.number_count])
-    return NativeProgram(plan.calls, numbers.copy(), chunks)

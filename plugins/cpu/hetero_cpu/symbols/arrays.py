@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.machine.calls import address_of
-from hetero_cpu.symbols.sizes import is_open
-from hetero_cpu.symbols.terms import NotOpenError
+from hetero_cpu.symbols.sizes import NotOpenError, is_open
 
 Array = Any
 Shape = tuple[Any, ...]
@@ -276,10 +275,6 @@ def broadcast_shapes(*shapes: Sequence[Any]) -> tuple[Any, ...]:
     return np.broadcast_shapes(*(tuple(shape) for shape in shapes))
 
 
-def _share_memory(first: Any, second: Any, *_: Any) -> bool:
-    return isinstance(first, OpenArray) and isinstance(second, OpenArray) and first.memory is second.memory
-
-
 def _move_axis(array: OpenArray, source: int, target: int) -> OpenArray:
     order = [axis for axis in range(array.ndim) if axis != source % array.ndim]
     order.insert(target % array.ndim, source % array.ndim)
@@ -288,6 +283,6 @@ def _move_axis(array: OpenArray, source: int, target: int) -> OpenArray:
 
 _FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.broadcast_to: broadcast,
-    np.may_share_memory: _share_memory,
+    np.may_share_memory: lambda a, b, *_: isinstance(a, OpenArray) and isinstance(b, OpenArray) and a.memory is b.memory,
     np.moveaxis: _move_axis,
 }

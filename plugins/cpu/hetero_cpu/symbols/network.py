@@ -18,10 +18,9 @@ from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_elements, computes_shapes
 from hetero_core.network.operators import REFUSALS, STANDARD_DOMAINS, Shape, SizedNode, UnknownError, infer_sizes
-from hetero_core.network.types import TensorType, ValueSpec, ValueType
-from hetero_cpu.symbols.size_class import Signature
-from hetero_cpu.symbols.sizes import Scope, is_open, value_of
-from hetero_cpu.symbols.terms import NotOpenError
+from hetero_core.network.types import TensorType, ValueSpec, ValueType, sizes_of
+from hetero_cpu.symbols.evaluation import Signature
+from hetero_cpu.symbols.sizes import NotOpenError, Scope, is_open, value_of
 
 Elements = np.ndarray[Any, Any]
 
@@ -121,10 +120,7 @@ class OpenShapes:
 
     def _read_example(self, value: str) -> tuple[int, ...] | None:
         constant = self._example.initializers.get(value)
-        known = self._example.type_of(value) if constant is None else constant.type
-        if not isinstance(known, TensorType) or known.shape is None or any(not isinstance(size, int) for size in known.shape):
-            return None
-        return tuple(size for size in known.shape if isinstance(size, int))
+        return sizes_of(self._example.type_of(value) if constant is None else constant.type)
 
     def _follows_from_shapes(self, node: Node) -> bool:
         if node.op_type in ("Shape", "Size") and not node.domain:
@@ -291,15 +287,10 @@ def open_network(network: Network, signature: Signature, example: Network) -> tu
 
 
 def _open_type(known: Any, shape: Shape | None) -> Any:
-    if not isinstance(known, TensorType) or known.shape is None:
-        return known
-    if shape is None:
+    if shape is None and isinstance(known, TensorType) and known.shape is not None:
         return TensorType(known.dtype, (None,) * len(known.shape))
-    if len(known.shape) != len(shape):
-        return known
-    if any(not isinstance(size, int) for size in known.shape):
-        return known
-    return TensorType(known.dtype, shape)
+    sizes = sizes_of(known)
+    return known if shape is None or sizes is None or len(sizes) != len(shape) else TensorType(known.dtype, shape)
 
 
 def _find_constant(name: str, initializer: Initializer, network: Network, open_shapes: OpenShapes) -> Initializer:

@@ -9,7 +9,7 @@ from hetero_core.network.types import TensorType, fixed_sizes
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement
-from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operator
+from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operators
 
 _FIRST_WITH_CACHES = 23
 _KEYS_AXIS, _RANK = 2, 4
@@ -79,7 +79,7 @@ def share_heads(network: Network) -> Network:
     Exporters write heads that share keys as Unsqueeze, Expand and Reshape: `groups` copies of each. With a single query the heads of a
     group are like `groups` queries of a head, so nothing is copied. The mask has to be the same for all heads.
     """
-    shared = rewrite_operator(network, "Attention", _share)
+    shared = rewrite_operators(network, {("", "Attention"): _share})
     return network if shared is network else drop_unread(shared)
 
 

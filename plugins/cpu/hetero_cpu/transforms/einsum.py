@@ -21,12 +21,12 @@ from hetero_core.network.operators import REFUSALS, read_equation
 from hetero_core.network.types import Dimension
 from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement
-from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operator
+from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operators
 
 
 def express_einsum(network: Network) -> Network:
     """Returns the network with `Einsum` as products; ellipses, diagonals and sums of unknown length stay."""
-    return rewrite_operator(network, "Einsum", _express)
+    return rewrite_operators(network, {("", "Einsum"): _express})
 
 
 def _express(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:

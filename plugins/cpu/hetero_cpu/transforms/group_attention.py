@@ -25,7 +25,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.constants import drop_unread
-from hetero_core.transforms.matching import read_integers, read_shape
+from hetero_core.transforms.matching import read_axes, read_integers, read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_cpu.transforms.microsoft import NodeWriter, is_float, read_input, widen_tables
 
@@ -118,11 +118,9 @@ class _Rewriting:
         summed, shape = self._find_producer(less.inputs[0], "ReduceSum"), self._find_producer(part.inputs[0], "Shape")
         if summed is None or shape is None or shape.attributes or summed.attributes.get("noop_with_empty_axes", 0):
             return None
-        axes = read_integers(self.network, summed.inputs[1]) if len(summed.inputs) > 1 else tuple(summed.attributes.get("axes", ()))
-        mask = shape.inputs[0]
-        return (
-            mask if axes in ((1,), (-1,)) and self._skip(summed.inputs[0]) == mask and mask in self.network.index_of_input else None
-        )
+        mask, axes = shape.inputs[0], read_axes(self.network, summed)
+        is_mask = axes in ((1,), (-1,)) and self._skip(summed.inputs[0]) == mask and mask in self.network.index_of_input
+        return mask if is_mask else None
 
     def _find_producer(self, value: str, op_type: str) -> Node | None:
         node = self.network.find_producer(self._skip(value))

@@ -20,12 +20,14 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import onnx_of_dtype
+from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import Dimension, TensorType
+from hetero_core.network.types import Dimension, TensorType, shape_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
+from hetero_cpu.transforms.microsoft import read_input
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[Dimension, ...] | None
@@ -45,8 +47,6 @@ _SINCE = {
     **dict(zip(("GlobalAveragePool", "LeakyRelu", "MultiplyAdd", "Where"), (1, 6, 0, 16), strict=True)),
 }
 """The versions of the operators that the pass makes; 13 for all others."""
-
-_MICROSOFT = "com.microsoft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +99,13 @@ class Weight:
 
     def hold(self, cut: tuple[slice, ...]) -> Initializer:
         """Returns a part of the numbers as float32, made on first use."""
-        whole = self.shape
-        sizes = [len(range(*part.indices(size))) for part, size in zip(cut, whole, strict=False)]
 
         def load() -> Array:
             part = np.ascontiguousarray(self.read()[cut])
             self.constant.release()
             return part
 
-        return Initializer("float32", (*sizes, *whole[len(cut) :]), load, is_renewable=True)
+        return Initializer("float32", tuple(part.stop - part.start for part in cut), load, is_renewable=True)
 
     def dequantize(self) -> Initializer:
         """Returns the float32 numbers that the integers stand for, made on first use."""
@@ -175,7 +173,6 @@ class _Rewriter:
     # The walk.
 
     def add(self, node: Node) -> None:
-        """Adds the nodes that compute a node."""
         absorbed = [origin for value in node.inputs for origin in self.absorbed.get(value, ())]
         self.origins = tuple(dict.fromkeys((*absorbed, *node.origins)))
         count = len(self.nodes)
@@ -202,10 +199,7 @@ class _Rewriter:
         if not self.is_changed and not self.weights:
             return None
         return replace(
-            self.network,
-            nodes=tuple(self.nodes),
-            initializers=MappingProxyType(self.constants),
-            types=MappingProxyType(self.types),
+            self.network, nodes=tuple(self.nodes), initializers=MappingProxyType(self.constants), types=MappingProxyType(self.types)
         )
 
     def make(self, value: str) -> None:
@@ -218,7 +212,6 @@ class _Rewriter:
         self.origins = origins
 
     def make_pending(self, value: str) -> None:
-        """Adds the nodes that make a value."""
         shape = self.shape(value)
         if value in self.scaled:
             scaled = self.scaled[value]
@@ -237,7 +230,6 @@ class _Rewriter:
         return total
 
     def cast(self, value: str, dtype: str, shape: Shape, output: str = "") -> str:
-        """Returns a value as another element type."""
         return self.emit("Cast", value, shape=shape, dtype=dtype, output=output, to=onnx_of_dtype(dtype))
 
     def build(self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any) -> Node:
@@ -271,14 +263,10 @@ class _Rewriter:
     # What is known of values.
 
     def shape(self, value: str) -> Shape:
-        """Returns the shape of a value of the network; None if it is not known."""
-        value_type = self.constants[value].type if value in self.constants else self.types.get(value)
-        return value_type.shape if isinstance(value_type, TensorType) else None
+        return shape_of(self.constants[value].type if value in self.constants else self.types.get(value))
 
     def dtype(self, value: str) -> str | None:
-        """Returns the element type of a value of the network."""
-        value_type = self.constants[value].type if value in self.constants else self.types.get(value)
-        return value_type.dtype if isinstance(value_type, TensorType) else None
+        return getattr(self.constants[value].type if value in self.constants else self.types.get(value), "dtype", None)
 
     def constant(self, value: str, *dtypes: str) -> Array | None:
         """Returns a constant of one of these element types, by default float32."""
@@ -297,9 +285,8 @@ class _Rewriter:
             return 0
         constant = self.constants.get(value)
         if constant is not None:
-            return (
-                int(constant.array.reshape(-1)[0]) if constant.array.size == 1 and constant.dtype in (*_LIMITS, "int32") else None
-            )
+            is_number = constant.array.size == 1 and constant.dtype in (*_LIMITS, "int32")
+            return int(constant.array.reshape(-1)[0]) if is_number else None
         return value if self.shape(value) in ((), (1,)) and self.dtype(value) in _LIMITS else None
 
     def number(self, values: Any, dtype: Any = np.float32) -> str:
@@ -350,9 +337,12 @@ class _Rewriter:
             ranges = _open_ranges(codes.dtype, zero)
         return Codes((self.known[key],), zero, codes.dtype, ranges)
 
-    def keep(self, value: str, codes: Codes) -> bool:
-        """Notes the codes of a value of the network, which a later reader may ask for."""
-        self.codes[value] = codes
+    def keep(self, value: str, known: Codes | Scaled) -> bool:
+        """Notes the codes or the multiple that a value of the network is, which a later reader may ask for."""
+        if isinstance(known, Codes):
+            self.codes[value] = known
+        else:
+            self.scaled[value] = known
         self.pending.add(value)
         return True
 
@@ -386,12 +376,9 @@ class _Rewriter:
         if total.max(initial=0) >= _LARGEST_SUM:
             return None
         parts = []
+        axis = 1 if "Conv" in node.op_type else -1
         for index, cut in enumerate(cuts):
-            source = (
-                x.parts[0]
-                if len(cuts) == 1
-                else self.cut(x.parts[0], node.inputs[0], 1 if "Conv" in node.op_type else -1, cut[depth])
-            )
+            source = x.parts[0] if len(cuts) == 1 else self.cut(x.parts[0], node.inputs[0], axis, cut[depth])
             inputs = [source, self.hold_weight(weight, cut)]
             if bias is not None and index == 0:
                 inputs.append(self.number(bias))
@@ -408,13 +395,11 @@ class _Rewriter:
         count = -(-depth * term // (EXACT - 1))
         if count > _MOST_PIECES or depth * term >= _LARGEST_SUM:
             return None
-        if count <= 1:
-            return (self.emit_like(node, a.parts[0], b.parts[0], shape=shape),), depth * term
-        parts = []
-        for cut in _split(depth, -(-depth // ((EXACT - 1) // term))):
-            sides = self.cut(a.parts[0], node.inputs[0], -1, cut), self.cut(b.parts[0], node.inputs[1], -2, cut)
-            parts.append(self.emit_like(node, *sides, shape=shape))
-        return tuple(parts), depth * term
+        cuts = _split(depth, -(-depth // ((EXACT - 1) // term))) if count > 1 else []
+        sides = [
+            (self.cut(a.parts[0], node.inputs[0], -1, cut), self.cut(b.parts[0], node.inputs[1], -2, cut)) for cut in cuts
+        ] or [(a.parts[0], b.parts[0])]
+        return tuple(self.emit_like(node, *pair, shape=shape) for pair in sides), depth * term
 
     def cut(self, numbers: str, value: str, axis: int, part: slice) -> str:
         """Returns a part of the numbers that stand for a value of the network."""
@@ -486,11 +471,9 @@ def _bound(numbers: Array, ranges: Iterable[tuple[int, int]], outputs: int) -> A
     dtype = np.int32 if numbers.size < numbers.shape[outputs] << 23 else np.int64
     above = np.maximum(numbers, 0).sum(axis=axes, dtype=dtype).astype(np.int64)
     below = above - numbers.sum(axis=axes, dtype=dtype)
-    bounds = []
-    for low, high in ranges:
-        up, down = max(high, 0), max(-low, 0)
-        bounds += [up * above + down * below, up * below + down * above]
-    largest: Array = np.max(bounds, axis=0)
+    limits = [(max(high, 0), max(-low, 0)) for low, high in ranges]
+    sums = [(up * above + down * below, up * below + down * above) for up, down in limits]
+    largest: Array = np.max(sums, axis=(0, 1))
     return largest
 
 
@@ -515,19 +498,14 @@ def _cut_depth(
     return None
 
 
-def _input(node: Node, position: int) -> str:
-    """Returns an input's name, "" if it is absent."""
-    return node.inputs[position] if position < len(node.inputs) else ""
-
-
 # The rules: ONNX's operators that quantize and dequantize.
 
 
 def _quantize(state: _Rewriter, node: Node) -> bool:
     """y = limit(round(x / scale) + zero)."""
-    value, scale = node.inputs[0], state.scale(_input(node, 1))
+    value, scale = node.inputs[0], state.scale(read_input(node, 1))
     default = {2: "uint8", 3: "int8", 4: "uint16", 5: "int16"}.get(node.attributes.get("output_dtype", 0) or 2, "")
-    target = state.target(_input(node, 2), default)
+    target = state.target(read_input(node, 2), default)
     if scale is None or target is None or node.attributes.get("block_size", 0) or node.attributes.get("precision", 0) not in (0, 1):
         return False
     if state.dtype(value) != "float32" or value in state.constants:
@@ -551,23 +529,23 @@ def _dequantize(state: _Rewriter, node: Node) -> bool:
     if node.attributes.get("block_size", 0) or node.attributes.get("output_dtype", 0) not in (0, 1):
         return False
     if value in state.constants:
-        scales = state.constant(_input(node, 1))
-        weight = None if scales is None else state.read_weight(value, _input(node, 2), scales, int(node.attributes.get("axis", 1)))
+        scales = state.constant(read_input(node, 1))
+        weight = (
+            None if scales is None else state.read_weight(value, read_input(node, 2), scales, int(node.attributes.get("axis", 1)))
+        )
         if weight is not None:
             state.weights[output] = weight
         return False
-    if state.dtype(_input(node, 1)) != "float32" or (state.dtype(value) not in _LIMITS and value not in state.pending):
+    if state.dtype(read_input(node, 1)) != "float32" or (state.dtype(value) not in _LIMITS and value not in state.pending):
         return False
     scale, is_scalar = state.scale(node.inputs[1]), state.shape(node.inputs[1]) in ((), (1,))
-    codes = state.center(value, state.zero(_input(node, 2))) if is_scalar else None
+    codes = state.center(value, state.zero(read_input(node, 2))) if is_scalar else None
     if codes is None or (scale is None and node.inputs[1] in state.constants):
         return False
     if scale is None:
         state.emit("Mul", codes.parts[0], node.inputs[1], shape=state.shape(output), output=output)
         return True
-    state.scaled[output] = Scaled(codes.parts[0], scale, codes if codes.dtype in _LIMITS else None)
-    state.pending.add(output)
-    return True
+    return state.keep(output, Scaled(codes.parts[0], scale, codes if codes.dtype in _LIMITS else None))
 
 
 def _turn(state: _Rewriter, node: Node) -> bool:
@@ -622,16 +600,16 @@ def _convert(state: _Rewriter, node: Node) -> bool:
 def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
     """The product of multiples, as a multiple of an exact product; a bias of floats is added behind."""
     x, output = state.scaled.get(node.inputs[0]), node.outputs[0]
-    weight, right = state.weights.get(_input(node, 1)), state.scaled.get(_input(node, 1))
+    weight, right = state.weights.get(read_input(node, 1)), state.scaled.get(read_input(node, 1))
     if x is None or x.codes is None or x.codes.dtype not in ("int8", "uint8") or x.factor.size != 1:
         return False
     if weight is None:
-        is_product = node.op_type == "MatMul" and right is not None and right.codes is not None and right.factor.size == 1
-        computed = state.multiply_computed(node, x.codes, right.codes) if is_product and right is not None and right.codes else None
-        if computed is None or right is None:
+        if node.op_type != "MatMul" or right is None or right.codes is None or right.factor.size != 1:
             return False
-        total, factor = state.join(computed[0], state.shape(output)), x.factor * right.factor
-        return _keep_scaled(state, output, Scaled(total, factor))
+        computed = state.multiply_computed(node, x.codes, right.codes)
+        if computed is None:
+            return False
+        return state.keep(output, Scaled(state.join(computed[0], state.shape(output)), x.factor * right.factor))
     rank = len(weight.constant.shape)
     is_image = node.op_type in ("Conv", "ConvTranspose")
     outputs = 0 if node.op_type == "Conv" or node.attributes.get("transB", 0) else 1
@@ -643,7 +621,7 @@ def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
     if any(node.attributes.get(name, 1) != 1 for name in ("alpha", "beta")) or node.attributes.get("transA", 0):
         return False
     factor = x.factor * weight.scale
-    bias = _read_bias(state, _input(node, 2), factor)
+    bias = _read_bias(state, read_input(node, 2), factor)
     if bias is None:
         return False
     whole, floats = bias
@@ -654,14 +632,8 @@ def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
     axes = rank if is_image else 2
     total, spread = state.join(product[0], shape), _along(factor, 1, axes)
     if floats is None:
-        return _keep_scaled(state, output, Scaled(total, spread))
+        return state.keep(output, Scaled(total, spread))
     state.rescale(total, spread, shape, _along(floats, 1, axes), output=output)
-    return True
-
-
-def _keep_scaled(state: _Rewriter, value: str, scaled: Scaled) -> bool:
-    state.scaled[value] = scaled
-    state.pending.add(value)
     return True
 
 
@@ -692,6 +664,10 @@ def _move(state: _Rewriter, node: Node) -> bool:
         return False
     if node.op_type == "MaxPool" and len(node.writes) > 1:
         return False
+    # A Resize picks elements unless it mixes them, or fills in others.
+    mode, places = (node.attributes.get(name) for name in ("mode", "coordinate_transformation_mode"))
+    if node.op_type == "Resize" and (mode not in (None, "nearest") or places == "tf_crop_and_resize"):
+        return False
     if (scaled is not None and scaled.factor.size != 1) or (codes is not None and (len(codes.parts) > 1 or codes.dtype == "int32")):
         return False
     for other in node.inputs[1:]:
@@ -705,28 +681,19 @@ def _move(state: _Rewriter, node: Node) -> bool:
         state.types[name] = TensorType("float32", state.shape(output))
         if scaled is not None:
             own = None if scaled.codes is None else replace(scaled.codes, parts=(name,))
-            _keep_scaled(state, output, replace(scaled, source=name, codes=own))
+            state.keep(output, replace(scaled, source=name, codes=own))
         elif codes is not None:
             state.keep(output, replace(codes, parts=(name,)))
     return True
 
 
-def _average(state: _Rewriter, node: Node) -> bool:
-    """A mean of multiples is a multiple of the mean."""
-    scaled = state.scaled.get(node.inputs[0])
-    if scaled is None or scaled.factor.size != 1:
+def _take_factor_out(state: _Rewriter, node: Node) -> bool:
+    """A mean of multiples is a multiple of the mean, and the Relu of one with positive factors is one of the Relu."""
+    scaled, is_relu = state.scaled.get(node.inputs[0]), node.op_type == "Relu"
+    if scaled is None or not (np.all(scaled.factor > 0) if is_relu else scaled.factor.size == 1):
         return False
-    mean = state.emit_like(node, scaled.source, *node.inputs[1:], shape=state.shape(node.outputs[0]))
-    return _keep_scaled(state, node.outputs[0], Scaled(mean, scaled.factor, is_positive=scaled.is_positive))
-
-
-def _rectify(state: _Rewriter, node: Node) -> bool:
-    """Relu of a multiple with positive factors."""
-    scaled = state.scaled.get(node.inputs[0])
-    if scaled is None or not bool((scaled.factor > 0).all()):
-        return False
-    positive = state.emit_like(node, scaled.source, shape=state.shape(node.outputs[0]))
-    return _keep_scaled(state, node.outputs[0], Scaled(positive, scaled.factor, is_positive=True))
+    result = state.emit_like(node, scaled.source, *node.inputs[1:], shape=state.shape(node.outputs[0]))
+    return state.keep(node.outputs[0], Scaled(result, scaled.factor, is_positive=scaled.is_positive or is_relu))
 
 
 def _concatenate(state: _Rewriter, node: Node) -> bool:
@@ -734,22 +701,25 @@ def _concatenate(state: _Rewriter, node: Node) -> bool:
     if any(value not in state.pending for value in node.inputs):
         return False
     output = node.outputs[0]
-    codes = [state.codes.get(value) for value in node.inputs]
-    scaled = [state.scaled.get(value) for value in node.inputs]
-    bytes_of = [each for each in codes if each is not None and len(each.parts) == 1 and each.dtype in _LIMITS]
-    multiples = [each for each in scaled if each is not None and each.factor.size == 1]
-    if len(bytes_of) == len(node.inputs) and len({(each.zero, each.dtype) for each in bytes_of}) == 1:
-        joined = state.emit_like(node, *(each.parts[0] for each in bytes_of), shape=state.shape(output))
-        return state.keep(output, replace(bytes_of[0], parts=(joined,), ranges=_open_ranges(bytes_of[0].dtype, bytes_of[0].zero)))
-    if len(multiples) != len(node.inputs) or len({float(each.factor) for each in multiples}) != 1:
+    codes = [own for value in node.inputs if (own := state.codes.get(value)) and len(own.parts) == 1 and own.dtype in _LIMITS]
+    multiples = [each for value in node.inputs if (each := state.scaled.get(value)) and each.factor.size == 1]
+    are_bytes = _are_alike(codes, node)
+    if not are_bytes and (len(multiples) != len(node.inputs) or len({float(each.factor) for each in multiples}) != 1):
         return False
-    joined = state.emit_like(node, *(each.source for each in multiples), shape=state.shape(output))
-    owned = [each.codes for each in multiples if each.codes is not None]
-    own = None
-    if len(owned) == len(multiples) and len({(each.zero, each.dtype) for each in owned}) == 1:
-        own = replace(owned[0], parts=(joined,), ranges=_open_ranges(owned[0].dtype, owned[0].zero))
-    is_positive = all(each.is_positive for each in multiples)
-    return _keep_scaled(state, output, Scaled(joined, multiples[0].factor, own, is_positive))
+    sources = [own.parts[0] for own in codes] if are_bytes else [each.source for each in multiples]
+    joined = state.emit_like(node, *sources, shape=state.shape(output))
+    owned = codes if are_bytes else [each.codes for each in multiples if each.codes is not None]
+    first = None
+    if _are_alike(owned, node):
+        first = replace(owned[0], parts=(joined,), ranges=_open_ranges(owned[0].dtype, owned[0].zero))
+    if are_bytes and first is not None:
+        return state.keep(output, first)
+    return state.keep(output, Scaled(joined, multiples[0].factor, first, all(each.is_positive for each in multiples)))
+
+
+def _are_alike(codes: Sequence[Codes], node: Node) -> bool:
+    """Says whether there are codes for all inputs, with the same zero point."""
+    return len(codes) == len(node.inputs) and len({(own.zero, own.dtype) for own in codes}) == 1
 
 
 # Products of integers, and the operators on quantized tensors of ONNX and of ONNX Runtime, by the rules of other operators.
@@ -757,7 +727,7 @@ def _concatenate(state: _Rewriter, node: Node) -> bool:
 
 def _keep_integers(state: _Rewriter, node: Node) -> bool:
     """ConvInteger and MatMulInteger: the exact sums, as int32."""
-    x, w, x_zero, w_zero = (_input(node, place) for place in range(4))
+    x, w, x_zero, w_zero = (read_input(node, place) for place in range(4))
     op_type, codes = node.op_type.removesuffix("Integer"), state.center(x, state.zero(x_zero))
     if codes is None or codes.dtype not in ("int8", "uint8"):
         return False
@@ -778,7 +748,7 @@ def _keep_integers(state: _Rewriter, node: Node) -> bool:
 
 def _multiply_to_float(state: _Rewriter, node: Node) -> bool:
     """MatMulIntegerToFloat of ONNX Runtime: the exact product times a_scale * b_scale, plus bias."""
-    a, b, a_scale, b_scale, a_zero, b_zero, bias = (_input(node, place) for place in range(7))
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = (read_input(node, place) for place in range(7))
     shape, vector = state.shape(node.outputs[0]), state.shape(b_scale)
     if b not in state.constants or state.shape(a_scale) not in ((), (1,)) or vector is None or len(vector) > 1:
         return False
@@ -795,7 +765,7 @@ def _multiply_to_float(state: _Rewriter, node: Node) -> bool:
 
 def _multiply_dynamically(state: _Rewriter, node: Node) -> bool:
     """DynamicQuantizeMatMul of ONNX Runtime: DynamicQuantizeLinear, then MatMulIntegerToFloat."""
-    x, b, b_scale, b_zero, bias = (_input(node, place) for place in range(5))
+    x, b, b_scale, b_zero, bias = (read_input(node, place) for place in range(5))
     codes, scale, zero = (state.names.value(f"{node.outputs[0]}/{name}") for name in ("codes", "scale", "zero"))
     state.types.update({codes: TensorType("uint8", state.shape(x)), scale: TensorType("float32", ())})
     if not _quantize_dynamically(state, replace(node, inputs=(x,), outputs=(codes, scale, zero))):
@@ -825,8 +795,8 @@ def _compute_quantized(state: _Rewriter, node: Node) -> bool:
     """An operator on quantized tensors: the operator of floats between DequantizeLinear and QuantizeLinear."""
     op_type, places, result = _QUANTIZED[node.op_type]
     places, output, shape = places or tuple(range(2, len(node.inputs), 3)), node.outputs[0], state.shape(node.outputs[0])
-    scale, attributes = _input(node, result), _read_attributes(node, shape)
-    target = state.target(_input(node, result + 1), state.dtype(node.inputs[places[0]]) or "")
+    scale, attributes = read_input(node, result), _read_attributes(node, shape)
+    target = state.target(read_input(node, result + 1), state.dtype(node.inputs[places[0]]) or "")
     is_float = node.op_type == "QGemm" and not scale
     if attributes is None or target is None or (state.scale(scale) is None and not is_float):
         return False
@@ -845,7 +815,7 @@ def _compute_quantized(state: _Rewriter, node: Node) -> bool:
         state.write("Concat", *codes, shape=shape, dtype=target[1], output=output, **attributes)
         return True
     inputs = [*node.inputs[: places[0]], *operands]
-    bias = _input(node, _BIASES.get(node.op_type, len(node.inputs)))
+    bias = read_input(node, _BIASES.get(node.op_type, len(node.inputs)))
     if bias:
         inputs.append(_dequantize_bias(state, bias, inputs[0], inputs[1], axis))
     value = state.build(op_type, *inputs, shape=shape, output=output if is_float else "", **attributes)
@@ -863,9 +833,8 @@ def _read_attributes(node: Node, shape: Shape) -> dict[str, Any] | None:
     attributes = dict(node.attributes)
     if attributes.pop("channels_last", 0):
         return None
-    if node.op_type == "QLinearAveragePool" and (
-        attributes.get("auto_pad", "NOTSET") != "NOTSET" or attributes.get("ceil_mode", 0)
-    ):
+    is_plain = attributes.get("auto_pad", "NOTSET") == "NOTSET" and not attributes.get("ceil_mode", 0)
+    if node.op_type == "QLinearAveragePool" and not is_plain:
         return None
     if node.op_type == "QLinearSoftmax":
         is_late = attributes.pop("opset", 0) >= 13
@@ -878,7 +847,7 @@ def _read_attributes(node: Node, shape: Shape) -> dict[str, Any] | None:
 
 def _dequantize_operand(state: _Rewriter, node: Node, place: int, axis: int, factor: Any) -> str | None:
     """Returns the floats of an operand, times a factor; of constants there may be a scale or a zero point for each index of an axis."""
-    x, scale, zero = (_input(node, index) for index in range(place, place + 3))
+    x, scale, zero = (read_input(node, index) for index in range(place, place + 3))
     scales, zeros = state.constant(scale), state.constant(zero, *_LIMITS) if zero else np.zeros(1, state.dtype(x))
     if scales is None or zeros is None or max(scales.ndim, zeros.ndim) > 1:
         return None
@@ -904,33 +873,24 @@ def _dequantize_bias(state: _Rewriter, value: str, x: str, w: str, axis: int) ->
     return state.write("DequantizeLinear", *numbers, shape=(outputs,), axis=0)
 
 
-def _resize(state: _Rewriter, node: Node) -> bool:
-    """Moves numbers if each element of the result is an element of the input."""
-    is_pick = node.attributes.get("mode", "nearest") == "nearest"
-    is_cropped = node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
-    return is_pick and not is_cropped and _move(state, node)
-
-
 Rule = Callable[[_Rewriter, Node], bool]
 
 _MOVING = (
-    *("DepthToSpace", "Expand", "Flatten", "Gather", "GlobalMaxPool", "MaxPool", "Reshape", "Slice", "SpaceToDepth", "Split"),
-    *("Squeeze", "Tile", "Unsqueeze"),
+    *("DepthToSpace", "Expand", "Flatten", "Gather", "GlobalMaxPool", "MaxPool", "Reshape", "Resize", "Slice", "SpaceToDepth"),
+    *("Split", "Squeeze", "Tile", "Unsqueeze"),
 )
 _RULES: Mapping[tuple[str, str], Rule] = {
-    **{(domain, "QuantizeLinear"): _quantize for domain in ("", _MICROSOFT)},
-    **{(domain, "DequantizeLinear"): _dequantize for domain in ("", _MICROSOFT)},
+    **{(domain, "QuantizeLinear"): _quantize for domain in ("", MICROSOFT)},
+    **{(domain, "DequantizeLinear"): _dequantize for domain in ("", MICROSOFT)},
     **{("", op_type): _multiply_scaled for op_type in _PRODUCTS},
     **{("", op_type): _move for op_type in _MOVING},
-    **{("", op_type): _average for op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean")},
+    **{("", op_type): _take_factor_out for op_type in ("AveragePool", "GlobalAveragePool", "ReduceMean", "Relu")},
     **{("", op_type): _keep_integers for op_type in ("ConvInteger", "MatMulInteger")},
-    **{(domain, op_type): _compute_quantized for op_type in _QUANTIZED for domain in ("", _MICROSOFT)},
+    **{(domain, op_type): _compute_quantized for op_type in _QUANTIZED for domain in ("", MICROSOFT)},
     ("", "Cast"): _convert,
     ("", "Concat"): _concatenate,
     ("", "DynamicQuantizeLinear"): _quantize_dynamically,
-    ("", "Relu"): _rectify,
-    ("", "Resize"): _resize,
     ("", "Transpose"): _turn,
-    (_MICROSOFT, "DynamicQuantizeMatMul"): _multiply_dynamically,
-    (_MICROSOFT, "MatMulIntegerToFloat"): _multiply_to_float,
+    (MICROSOFT, "DynamicQuantizeMatMul"): _multiply_dynamically,
+    (MICROSOFT, "MatMulIntegerToFloat"): _multiply_to_float,
 }

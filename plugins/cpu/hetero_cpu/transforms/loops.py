@@ -14,7 +14,7 @@ each trip is written once. A Loop stays if a condition depends on a run, or if i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -187,13 +187,13 @@ class _Unroller:
 
     def add_numbers(self, array: Any) -> str:
         """Adds a constant, and returns its name."""
-        name = self._names.value(f"{self._network.name}/numbers/{len(self._constants)}")
-        self.add_constant(name, Initializer.of_array(np.asarray(array)))
-        return name
+        return self.add_constant(Initializer.of_array(np.asarray(array)))
 
-    def add_constant(self, name: str, constant: Initializer) -> None:
-        """Adds a constant of a body under a new name."""
+    def add_constant(self, constant: Initializer) -> str:
+        """Adds a constant under a new name, and returns that."""
+        name = self._names.value(f"{self._network.name}/numbers/{len(self._constants)}")
         self._constants[name], self._types[name] = constant, constant.type
+        return name
 
     def _insert(self, op_type: str, inputs: tuple[str, ...], output: str = "", **attributes: Any) -> str:
         """Adds a node of ONNX, and returns its output, of the element type of its data."""
@@ -219,19 +219,18 @@ class _Unroller:
         axes = self.add_numbers(np.array([axis]))
         self._insert("Concat", tuple([self._insert("Unsqueeze", (value, axes)) for value in values]), output, axis=axis)
 
-    def name_trip(self, owner: Node, node: Node, trip: int) -> tuple[str, tuple[str, ...]]:
-        """Returns new names for a node of a body and its outputs. Raises: _DependsOnRunError after too many nodes."""
+    def add_copy(self, owner: Node, node: Node, types: Sequence[ValueType | None], label: str) -> tuple[str, ...]:
+        """Adds a node of a body under new names, and returns its outputs. Raises: _DependsOnRunError after too many nodes.
+
+        `types`: of its outputs; their sizes may change from trip to trip.
+        """
         self._count += 1
         if self._count > _MOST_NODES:
             raise _DependsOnRunError
-        label = f"{owner.name}/{trip}"
         outputs = tuple([value and self._names.value(f"{label}/{value}") for value in node.outputs])
-        return self._names.node(f"{label}/{node.name}"), outputs
-
-    def note_type(self, value: str, value_type: ValueType | None) -> None:
-        """Notes the type of a value of a body, without sizes, which may change from trip to trip."""
-        if value_type is not None:
-            self._types[value] = drop_shape(value_type)
+        self._types.update({value: drop_shape(own) for value, own in zip(outputs, types, strict=True) if value and own is not None})
+        self.add(replace(node, name=self._names.node(f"{label}/{node.name}"), outputs=outputs, origins=owner.origins))
+        return outputs
 
     def _join_list(self, node: Node) -> bool:
         """Follows a sequence whose length is known, and says whether nodes were added in place of the node that reads it."""
@@ -261,11 +260,8 @@ class _Trips:
 
     def __init__(self, unroller: _Unroller, owner: Node, body: Graph) -> None:
         self._unroller, self._owner, self._body, self._trip = unroller, owner, body, 0
-        self._renamed: dict[str, str] = {}
         self._added: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
-        for name, constant in body.initializers.items():
-            self._renamed[name] = unroller.add_numbers(0)
-            unroller.add_constant(self._renamed[name], constant)
+        self._renamed = {name: unroller.add_constant(constant) for name, constant in body.initializers.items()}
 
     def write(self, inputs: Sequence[str]) -> tuple[str, ...]:
         """Adds the nodes of a trip, and returns the values that the body returns."""
@@ -274,17 +270,10 @@ class _Trips:
             key = node.name, tuple([renamed.get(value, value) for value in node.reads])
             outputs = self._added.get(key)
             if outputs is None:
-                outputs = self._add(node, renamed)
+                types, label = [self._body.type_of(value) for value in node.outputs], f"{self._owner.name}/{self._trip}"
+                outputs = self._unroller.add_copy(self._owner, rename_node(node, renamed), types, label)
                 if node.op_type not in RANDOM_OPERATORS and not node.bodies:
                     self._added[key] = outputs
             renamed.update(zip(node.outputs, outputs, strict=True))
         self._trip += 1
         return tuple([renamed.get(spec.name, spec.name) for spec in self._body.outputs])
-
-    def _add(self, node: Node, renamed: Mapping[str, str]) -> tuple[str, ...]:
-        name, outputs = self._unroller.name_trip(self._owner, node, self._trip)
-        for value, output in zip(node.outputs, outputs, strict=True):
-            if output:
-                self._unroller.note_type(output, self._body.type_of(value))
-        self._unroller.add(replace(rename_node(node, renamed), name=name, outputs=outputs, origins=self._owner.origins))
-        return outputs

@@ -14,7 +14,7 @@ A node stays if its floats are not float32, or has an input, output or attribute
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import sqrt
 from types import MappingProxyType
@@ -32,14 +32,15 @@ from hetero_core.transforms.matching import read_shape
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 _VERSIONS = {
-    "Add": 14, "And": 7, "ArgMax": 13, "Attention": 23, "Cast": 19, "Concat": 13, "Conv": 11, "CouplePairs": 0, "DequantizeLinear": 13,
-    "Equal": 19, "Exp": 13, "Expand": 13, "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21, "IsNaN": 20,
-    "LayerNormalization": 17, "LessOrEqual": 16, "MatMul": 13, "MatMulIntegerToFloat": 0, "Min": 13, "Mul": 14, "Neg": 13,
-    "RMSNormalization": 23, "Range": 11, "ReduceSum": 13, "Reshape": 21, "Shape": 21, "Slice": 13, "Softmax": 13, "Split": 18,
-    "Sub": 14, "Swish": 24, "Tanh": 13, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
+    "Add": 14, "And": 7, "ArgMax": 13, "Attention": 23, "CDist": 0, "Cast": 19, "Concat": 13, "Conv": 11, "CouplePairs": 0,
+    "DequantizeLinear": 13, "Equal": 19, "Exp": 13, "Expand": 13, "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21,
+    "IsNaN": 20, "LabelEncoder": 2, "LayerNormalization": 17, "LessOrEqual": 16, "MatMul": 13, "MatMulIntegerToFloat": 0, "Min": 13,
+    "Mul": 14, "Neg": 13, "RMSNormalization": 23, "Range": 11, "ReduceSum": 13, "Reshape": 21, "Shape": 21, "Slice": 13,
+    "Softmax": 13, "Split": 18, "Sub": 14, "Swish": 24, "Tanh": 13, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
 }  # fmt: skip
 _BY_HEADS = (0, 2, 1, 3)
 """From (batch, steps, heads, size) to (batch, heads, steps, size), and back."""
+_DOMAINS = {"CDist": MICROSOFT, "LabelEncoder": "ai.onnx.ml", "MatMulIntegerToFloat": MICROSOFT}
 
 
 class NodeWriter:
@@ -47,35 +48,33 @@ class NodeWriter:
 
     def __init__(self, network: Network, names: FreshNames, types: dict[str, ValueType], label: str) -> None:
         """`types`: of the values that other writers of the network have added, to which those of this writer are added."""
-        self._network, self._names, self._types, self._label = network, names, types, label
+        self._network, self._names, self.types, self._label = network, names, types, label
         self.nodes: list[Node] = []
         self.constants: dict[str, Initializer] = {}
         self._known = ChainMap(self.constants, network.initializers)  # type: ignore[arg-type]  # the first mapping alone is written
 
     def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """Adds a node with a single output, and returns the output."""
-        return self.add_outputs(op_type, *inputs, outputs=(output or self._name(op_type),), **attributes)[0]
+        return self.add_outputs(op_type, *inputs, outputs=(output or self.name(op_type),), **attributes)[0]
 
     def add_outputs(self, op_type: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
         """Adds a node, and returns its outputs."""
         version, name = _VERSIONS[op_type], self._names.node(f"{self._label}/{op_type}")
-        domain = MICROSOFT if op_type == "MatMulIntegerToFloat" else ""
-        node = Node(name, op_type, inputs, outputs, domain, version or 1, version, MappingProxyType(attributes))
+        node = Node(name, op_type, inputs, outputs, _DOMAINS.get(op_type, ""), version or 1, version, MappingProxyType(attributes))
         self.nodes.append(node)
-        types = [self._network.type_of(value) or self._types.get(value) for value in inputs]
-        self._types.update(apply_rule(node, types, lambda value: read_numbers(self._known, value)) or {})
+        types = [self._network.type_of(value) or self.types.get(value) for value in inputs]
+        self.types.update(apply_rule(node, types, lambda value: read_numbers(self._known, value)) or {})
         return outputs
 
     def split(self, x: str, sizes: tuple[int, ...], axis: int) -> tuple[str, ...]:
         """Adds a Split, and returns its outputs."""
-        outputs = tuple(self._name("Split") for _ in sizes)
-        return self.add_outputs("Split", x, self.add_integers(*sizes), outputs=outputs, axis=axis)
+        return self.add_outputs("Split", x, self.add_integers(*sizes), outputs=tuple(self.name("Split") for _ in sizes), axis=axis)
 
     def add_constant(self, array: Any) -> str:
         """Adds a constant, and returns its name."""
-        name = self._name("constant")
+        name = self.name("constant")
         self.constants[name] = Initializer.of_array(array)
-        self._types[name] = self.constants[name].type
+        self.types[name] = self.constants[name].type
         return name
 
     def add_integers(self, *numbers: int) -> str:
@@ -110,7 +109,7 @@ class NodeWriter:
     def finish(self) -> Replacement:
         """Returns what replaces the node."""
         written = [value for node in self.nodes for value in node.writes]
-        types = {value: self._types[value] for value in written if value in self._types and self._network.type_of(value) is None}
+        types = {value: self.types[value] for value in written if value in self.types and self._network.type_of(value) is None}
         return Replacement(tuple(self.nodes), types, self.constants)
 
     def finish_with(self, output: str) -> Replacement:
@@ -118,18 +117,21 @@ class NodeWriter:
         self.nodes[-1] = replace(self.nodes[-1], outputs=(output,))
         return self.finish()
 
-    def _name(self, proposal: str) -> str:
+    def name(self, proposal: str) -> str:
+        """Returns a new name of a value."""
         return self._names.value(f"{self._label}/{proposal}")
 
 
-def rewrite_operator(network: Network, op_type: str, rewrite: Callable[[Network, Node, NodeWriter], Replacement | None]) -> Network:
-    """Returns the network with nodes of an operator of ONNX replaced by what `rewrite` writes; nodes for which it returns None stay."""
+Rewrite = Callable[[Network, Node, NodeWriter], Replacement | None]
+
+
+def rewrite_operators(network: Network, rewrites: Mapping[tuple[str, str], Rewrite]) -> Network:
+    """Returns the network with nodes, by domain and operator, replaced by what a function writes; those of which it makes None stay."""
     names, types = FreshNames(network), dict[str, ValueType]()
 
     def find(node: Node) -> Replacement | None:
-        if node.op_type != op_type or node.domain:
-            return None
-        return rewrite(network, node, NodeWriter(network, names, types, node.name))
+        rewrite = rewrites.get((node.domain, node.op_type))
+        return None if rewrite is None else rewrite(network, node, NodeWriter(network, names, types, node.name))
 
     return replace_nodes(network, find)
 
@@ -145,17 +147,13 @@ def widen_tables(network: Network, cosines: str, sines: str) -> tuple[Any, Any] 
 
 def express_in_onnx(network: Network) -> Network:
     """Returns the network with the listed operators as operators of ONNX."""
-    names, types = FreshNames(network), dict[str, ValueType]()
+    return rewrite_operators(network, {(MICROSOFT, op_type): _express for op_type in _REWRITERS})
 
-    def rewrite(node: Node) -> Replacement | None:
-        find = _REWRITERS.get(node.op_type) if node.domain == MICROSOFT else None
-        floats = [value for place, value in enumerate(node.inputs) if value and place not in _INTEGERS.get(node.op_type, ())]
-        if find is None or not all(is_float(network, value) for value in floats):
-            return None
-        writer = NodeWriter(network, names, types, node.name)
-        return writer.finish() if find(network, node, writer) else None
 
-    return replace_nodes(network, rewrite)
+def _express(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+    floats = [value for place, value in enumerate(node.inputs) if value and place not in _INTEGERS.get(node.op_type, ())]
+    is_written = all(is_float(network, value) for value in floats) and _REWRITERS[node.op_type](network, node, writer)
+    return writer.finish() if is_written else None
 
 
 def is_float(network: Network, value: str) -> bool:
@@ -302,11 +300,7 @@ def _project(network: Network, node: Node, writer: NodeWriter) -> bool:
     return True
 
 
-_INTEGERS = {
-    "Attention": (3,),
-    "QAttention": (0, 1, 5, 6, 7),
-    "RotaryEmbedding": (1,),
-}
+_INTEGERS = {"Attention": (3,), "QAttention": (0, 1, 5, 6, 7), "RotaryEmbedding": (1,)}
 """The places of inputs that are no floats."""
 _REWRITERS = {
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _normalize_skip),

@@ -37,77 +37,70 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.registry import TOOLKIT, prepare_node
-from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import read_numbers
-from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueType
+from hetero_core.network.types import TensorType, rank_of, shape_of
 from hetero_core.transforms.constants import drop_unread
-from hetero_core.transforms.rewrite import Replacement, replace_nodes
-from hetero_cpu.transforms.microsoft import NodeWriter
+from hetero_core.transforms.matching import read_axes, read_integers
+from hetero_core.transforms.rewrite import Replacement
+from hetero_cpu.transforms.microsoft import NodeWriter, Rewrite, rewrite_operators
 
 _LABELS = {"LinearClassifier": "classlabels_ints", "TreeEnsembleClassifier": "classlabels_int64s"}
+_MODELS = (*_LABELS, *["ArrayFeatureExtractor", "Binarizer", "Imputer", "OneHotEncoder", "SVMClassifier", "SVMRegressor", "Scaler"])
 _CODES = {"float32": 1, "float64": 11}
 _SCALER = (("offset", 0.0), ("scale", 1.0))
 
 
 def rewrite_models(network: Network) -> Network:
     """Returns the network with its Scalers of float32 as Sub and Mul, the texts of its classifiers in a Gather, and distances as CDist."""
-    names, types = FreshNames(network), dict[str, ValueType]()
-
-    def rewrite(node: Node) -> Replacement | None:
-        if node.op_type == "ReduceProd":
-            return _multiply_columns(network, names, types, node)
-        if node.op_type == "Concat":
-            return _join_products(network, names, types, node)
-        if node.op_type == "Exp":
-            return _share_probability(network, names, types, node)
-        if node.op_type == "Gemm":
-            return _scale_weights(network, names, types, node)
-        if node.op_type == "Scan":
-            return _measure_distances(network, names, types, node)
-        if node.domain != "ai.onnx.ml":
-            return None
-        writer, texts = NodeWriter(network, names, types, node.name), node.attributes.get("classlabels_strings")
-        if node.op_type == "Scaler" and _is_plain(network, types, node):
-            offset, scale = (np.array(node.attributes.get(name, (default,)), np.float32) for name, default in _SCALER)
-            centered = writer.add("Sub", node.inputs[0], writer.add_constant(offset))
-            writer.add("Mul", centered, writer.add_constant(scale), output=node.outputs[0])
-        elif node.op_type in _LABELS and texts and node.outputs[0]:
-            index = names.value(f"{node.outputs[0]}/index")
-            types[index] = TensorType("int64", getattr(network.type_of(node.outputs[0]), "shape", None))
-            attributes = {name: value for name, value in node.attributes.items() if name != "classlabels_strings"}
-            attributes[_LABELS[node.op_type]] = tuple(range(len(texts)))
-            writer.nodes.append(replace(node, outputs=(index, *node.outputs[1:]), attributes=MappingProxyType(attributes)))
-            writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
-        elif node.op_type == "ArrayFeatureExtractor" and _has_columns(network, node):
-            writer.add("Gather", *node.inputs, output=node.outputs[0], axis=1)
-        elif node.op_type == "Binarizer" and (dtype := _read_dtype(network, node)) in _CODES:
-            threshold = _add_floats(writer, dtype, node.attributes.get("threshold", 0.0))
-            above = writer.add("Greater", node.inputs[0], threshold)
-            writer.add("Cast", above, to=_CODES[dtype], output=node.outputs[0])
-        elif node.op_type == "OneHotEncoder" and (categories := _find_categories(network, node)):
-            x: str = node.inputs[0]
-            if isinstance(categories[0], str):
-                place = names.value(f"{node.outputs[0]}/place")
-                types[place] = TensorType("int64", getattr(network.type_of(x), "shape", None))
-                attributes = {"keys_strings": categories, "values_int64s": tuple(range(len(categories)))}
-                encoder = Node(names.node(f"{node.name}/places"), "LabelEncoder", (x,), (place,), node.domain, 2, 2)
-                writer.nodes.append(replace(encoder, attributes=MappingProxyType(attributes)))
-                x, categories = place, attributes["values_int64s"]
-            column = writer.add("Unsqueeze", x, writer.add_integers(-1))
-            is_category = writer.add("Equal", column, writer.add_integers(*categories))
-            writer.add("Cast", is_category, to=_CODES["float32"], output=node.outputs[0])
-        elif node.op_type == "Imputer":
-            _replace_missing(writer, node, network)
-        elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, types, node):
-            _write_machine(writer, node, network)
-        else:
-            return None
-        return writer.finish() if writer.nodes else None
-
+    rewrites: dict[tuple[str, str], Rewrite] = {
+        ("", "ReduceProd"): _multiply_columns,
+        ("", "Concat"): _join_products,
+        ("", "Exp"): _share_probability,
+        ("", "Gemm"): _scale_weights,
+        ("", "Scan"): _measure_distances,
+        **{("ai.onnx.ml", op_type): _rewrite_model for op_type in _MODELS},
+    }
     # Nothing reads the single products any more that a Concat has joined.
-    return drop_unread(replace_nodes(network, rewrite))
+    return drop_unread(rewrite_operators(network, rewrites))
+
+
+def _rewrite_model(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+    """Adds the nodes of a model of ai.onnx.ml."""
+    texts = node.attributes.get("classlabels_strings")
+    if node.op_type == "Scaler" and _is_plain(network, writer, node):
+        offset, scale = (np.array(node.attributes.get(name, (default,)), np.float32) for name, default in _SCALER)
+        centered = writer.add("Sub", node.inputs[0], writer.add_constant(offset))
+        writer.add("Mul", centered, writer.add_constant(scale), output=node.outputs[0])
+    elif node.op_type in _LABELS and texts and node.outputs[0]:
+        index = writer.name("index")
+        writer.types[index] = TensorType("int64", shape_of(network.type_of(node.outputs[0])))
+        attributes = {name: value for name, value in node.attributes.items() if name != "classlabels_strings"}
+        attributes[_LABELS[node.op_type]] = tuple(range(len(texts)))
+        writer.nodes.append(replace(node, outputs=(index, *node.outputs[1:]), attributes=MappingProxyType(attributes)))
+        writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
+    elif node.op_type == "ArrayFeatureExtractor" and _has_columns(network, node):
+        writer.add("Gather", *node.inputs, output=node.outputs[0], axis=1)
+    elif node.op_type == "Binarizer" and (dtype := _read_dtype(network, node)) in _CODES:
+        threshold = _add_floats(writer, dtype, node.attributes.get("threshold", 0.0))
+        above = writer.add("Greater", node.inputs[0], threshold)
+        writer.add("Cast", above, to=_CODES[dtype], output=node.outputs[0])
+    elif node.op_type == "OneHotEncoder" and (categories := _find_categories(network, node)):
+        x: str = node.inputs[0]
+        if isinstance(categories[0], str):
+            texts, categories = categories, tuple(range(len(categories)))
+            place = writer.add("LabelEncoder", x, keys_strings=texts, values_int64s=categories)
+            writer.types[place], x = TensorType("int64", shape_of(network.type_of(x))), place
+        column = writer.add("Unsqueeze", x, writer.add_integers(-1))
+        is_category = writer.add("Equal", column, writer.add_integers(*categories))
+        writer.add("Cast", is_category, to=_CODES["float32"], output=node.outputs[0])
+    elif node.op_type == "Imputer":
+        _replace_missing(writer, node, network)
+    elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, writer, node):
+        _write_machine(writer, node, network)
+    else:
+        return None
+    return writer.finish() if writer.nodes else None
 
 
 def _find_categories(network: Network, node: Node) -> tuple[Any, ...]:
@@ -147,12 +140,11 @@ _MOST_FACTORS = 4
 """Columns whose product is written out: features of polynomials have a column for each factor."""
 
 
-def _multiply_columns(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+def _multiply_columns(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
     """Returns the products of a few columns of a matrix of floats in the order of the columns."""
     count = _count_factors(network, node)
     if not count:
         return None
-    writer = NodeWriter(network, names, types, node.name)
     _write_product(writer, node.inputs[0], np.arange(count)[:, None], output=node.outputs[0])
     return writer.finish()
 
@@ -166,11 +158,11 @@ def _write_product(writer: NodeWriter, x: str, places: Any, output: str = "") ->
     return writer.add("Identity", product, output=output) if output else product
 
 
-def _join_products(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+def _join_products(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
     """Returns a Concat of features of a polynomial with all neighbours of the same degree computed together."""
     if node.attributes.get("axis") not in (1, -1):
         return None
-    writer, inputs = NodeWriter(network, names, types, node.name), list[str]()
+    inputs = list[str]()
     factors = {value: _find_factors(network, value) for value in node.inputs}
     for source, group in groupby(node.inputs, lambda value: factors[value] and (factors[value][0], len(factors[value][1]))):
         values = tuple(group)
@@ -184,25 +176,23 @@ def _join_products(network: Network, names: FreshNames, types: dict[str, ValueTy
     return writer.finish()
 
 
-def _share_probability(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+def _share_probability(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
     """Returns a Softmax for the exponentials of rows less the logarithm of their sum, as naive Bayes is exported."""
     difference = network.find_producer(node.inputs[0])
     if difference is None or difference.op_type != "Sub":
         return None
     x, logarithm = difference.inputs
-    producer, x_type = network.find_producer(logarithm), network.type_of(x)
+    producer = network.find_producer(logarithm)
     if producer is not None and producer.op_type == "Reshape":
-        if tuple(read_numbers(network.initializers, producer.inputs[1]) or ()) != (-1, 1):
+        if read_integers(network, producer.inputs[1]) != (-1, 1):
             return None
         producer = network.find_producer(producer.inputs[0])
     elif producer is not None and not producer.attributes.get("keepdims", 1):
         return None
     if producer is None or producer.op_type != "ReduceLogSumExp" or producer.inputs[0] != x:
         return None
-    axes = read_numbers(network.initializers, producer.inputs[1]) if len(producer.inputs) > 1 else producer.attributes.get("axes")
-    if not isinstance(x_type, TensorType) or len(x_type.shape or ()) != 2 or tuple(axes or ()) not in ((1,), (-1,)):
+    if rank_of(network.type_of(x)) != 2 or read_axes(network, producer) not in ((1,), (-1,)):
         return None
-    writer = NodeWriter(network, names, types, node.name)
     writer.add("Softmax", x, axis=1, output=node.outputs[0])
     return writer.finish()
 
@@ -211,7 +201,7 @@ _SMALL_WEIGHTS = 1 << 16
 """Bytes up to which weights are multiplied when a network is loaded."""
 
 
-def _scale_weights(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+def _scale_weights(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
     """Returns a Gemm of few weights without factor, and with an Add if its summand is computed; None if it has neither."""
     summand, weights = node.inputs[2] if len(node.inputs) > 2 else "", network.initializers.get(node.inputs[1])
     is_computed, alpha = bool(summand) and summand not in network.initializers, node.attributes.get("alpha", 1.0)
@@ -219,14 +209,13 @@ def _scale_weights(network: Network, names: FreshNames, types: dict[str, ValueTy
         return None
     if node.since_version < 7 or weights.dtype != "float32" or (is_computed and node.attributes.get("beta", 1.0) != 1.0):
         return None
-    writer = NodeWriter(network, names, types, node.name)
     scaled = writer.add_constant(weights.array * np.float32(alpha))
     attributes = MappingProxyType({name: value for name, value in node.attributes.items() if name != "alpha"})
     if not is_computed:
         writer.nodes.append(replace(node, inputs=(node.inputs[0], scaled, *node.inputs[2:]), attributes=attributes))
         return writer.finish()
-    product = names.value(f"{node.outputs[0]}/product")
-    types[product] = network.types[node.outputs[0]]
+    product = writer.name("product")
+    writer.types[product] = network.types[node.outputs[0]]
     writer.nodes.append(replace(node, inputs=(node.inputs[0], scaled), outputs=(product,), attributes=attributes))
     writer.add("Add", product, summand, output=node.outputs[0])
     return writer.finish()
@@ -246,15 +235,10 @@ def _find_factors(network: Network, value: str) -> Any:
 def _count_factors(network: Network, node: Node) -> int:
     """Returns the number of columns that a ReduceProd multiplies if it is written out, otherwise 0."""
     x = network.type_of(node.inputs[0])
-    axes = read_numbers(network.initializers, node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get("axes")
     if not isinstance(x, TensorType) or x.dtype not in ("float32", "float64") or not x.shape or len(x.shape) != 2:
         return 0
-    count = x.shape[1]
-    if not isinstance(count, int) or not 1 <= count <= _MOST_FACTORS:
-        return 0
-    if tuple(axes or ()) not in ((1,), (-1,)) or not node.attributes.get("keepdims", 1):
-        return 0
-    return count
+    is_row = read_axes(network, node) in ((1,), (-1,)) and node.attributes.get("keepdims", 1)
+    return x.shape[1] if is_row and isinstance(x.shape[1], int) and x.shape[1] <= _MOST_FACTORS else 0
 
 
 def _has_columns(network: Network, node: Node) -> bool:
@@ -265,7 +249,7 @@ def _has_columns(network: Network, node: Node) -> bool:
     return len(places.shape) == 1 and type(x.shape[1]) is int and bool(((places.array >= 0) & (places.array < x.shape[1])).all())
 
 
-def _measure_distances(network: Network, names: FreshNames, types: dict[str, ValueType], node: Node) -> Replacement | None:
+def _measure_distances(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
     """Returns a CDist for a Scan over rows that takes each from all rows of its state, which stays, and sums squares or magnitudes.
 
     Neighbors and Gaussian processes of scikit-learn are exported so.
@@ -302,17 +286,14 @@ def _measure_distances(network: Network, names: FreshNames, types: dict[str, Val
         return None
     if {find_source(value) for value in difference.inputs} != {state_name, row_name}:
         return None
-    writer = NodeWriter(network, names, types, node.name)
     if node.outputs[0]:
         writer.add("Identity", node.inputs[0], output=node.outputs[0])
-    attributes = MappingProxyType({"metric": metric})
     # Machine code takes constants on the right; those that are not folded yet have rows of a known number.
     is_turned = node.inputs[1] in network.initializers or (isinstance(row.shape[0], int) and not isinstance(state.shape[0], int))
-    distances = names.value(f"{node.outputs[1]}/turned") if is_turned else node.outputs[1]
-    inputs = node.inputs if is_turned else node.inputs[::-1]
-    writer.nodes.append(Node(names.node(f"{node.name}/CDist"), "CDist", inputs, (distances,), MICROSOFT, 1, 0, attributes))
+    inputs, output = (node.inputs, "") if is_turned else (node.inputs[::-1], node.outputs[1])
+    distances = writer.add("CDist", *inputs, output=output, metric=metric)
     if is_turned:
-        types[distances] = TensorType(state.dtype, (state.shape[0], row.shape[0]))
+        writer.types[distances] = TensorType(state.dtype, (state.shape[0], row.shape[0]))
         writer.add("Transpose", distances, perm=(1, 0), output=node.outputs[1])
     return writer.finish()
 
@@ -410,10 +391,10 @@ def _read_dtype(network: Network, node: Node) -> str:
     return x.dtype or "" if isinstance(x, TensorType) else ""
 
 
-def _is_plain(network: Network, types: dict[str, ValueType], node: Node) -> bool:
+def _is_plain(network: Network, writer: NodeWriter, node: Node) -> bool:
     """Says whether a machine reads rows of floats, or a Scaler float32 with a number for each feature, or one for all."""
     # The type of a node that was rewritten has a shape.
-    value_type, dtype = types.get(node.inputs[0]) or network.type_of(node.inputs[0]), _read_dtype(network, node)
+    value_type, dtype = writer.types.get(node.inputs[0]) or network.type_of(node.inputs[0]), _read_dtype(network, node)
     if not isinstance(value_type, TensorType) or dtype not in _CODES or not value_type.shape:
         return False
     if node.op_type != "Scaler":

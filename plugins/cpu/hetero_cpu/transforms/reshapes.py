@@ -1,26 +1,26 @@
-"""Passes over nodes that only move elements: they merge transposes and remove nodes without effect. Sizes must be known, but for states and
-transposes."""
+"""Passes over nodes that only move elements: they merge transposes and pads, and remove nodes without effect. Sizes must be known, but
+for states, transposes and pads of convolutions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import numpy as np
 
 from hetero_core.kernels.operators.layout import find_sources
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType, rank_of, sizes_of
+from hetero_core.network.types import rank_of, sizes_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, has_perm, read_integers
-from hetero_core.transforms.rewrite import Replacement, replace_nodes
-from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operator
+from hetero_core.transforms.rewrite import Replacement, fuse_pairs, replace_nodes
+from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operators
 
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _OF_ONE_INPUT = frozenset({"Concat", "Max", "Mean", "Min", "Sum"})
 _OF_CHOSEN_ELEMENTS = frozenset({"Expand", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-_TRANSPOSE_OPSET = 21
 
 
 def eliminate_idle(network: Network) -> Network:
@@ -35,13 +35,8 @@ def eliminate_idle(network: Network) -> Network:
 
 
 def _is_idle(network: Network, node: Node) -> bool:
-    source, result = network.type_of(node.inputs[0]), network.type_of(node.outputs[0])
-    if (
-        not isinstance(source, TensorType)
-        or not isinstance(result, TensorType)
-        or source.dtype is None
-        or source.dtype != result.dtype
-    ):
+    source, result = (getattr(network.type_of(value), "dtype", None) for value in (node.inputs[0], node.outputs[0]))
+    if source is None or source != result:
         return False
     if node.op_type == "Cast" or (node.op_type in _OF_ONE_INPUT and len(node.inputs) == 1):
         return True
@@ -54,7 +49,7 @@ def _is_idle(network: Network, node: Node) -> bool:
         steps = read_integers(network, node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] else (1,)
         return steps is not None and all(step > 0 for step in steps)
     if node.op_type == "Pad":
-        pads = node.attributes.get("pads") if node.since_version < 11 else read_integers(network, node.inputs[1])
+        pads = read_pads(network, node)
         return pads is not None and not any(pads)
     return False
 
@@ -84,26 +79,69 @@ def _is_zero(network: Network, value: str) -> bool:
     return not network.initializers[value].array.any()
 
 
+def fold_pads(network: Network) -> Network:
+    """Returns the network with each Pad in the pads of the Conv that alone reads it, if it adds zeros to the spatial axes."""
+    fused = fuse_pairs(network, partial(_fuse_pad, network))
+    return network if fused is network else drop_unread(fused)
+
+
+def _fuse_pad(network: Network, pad: Node, conv: Node) -> Node | None:
+    if (pad.op_type, pad.domain, conv.op_type, conv.domain) != ("Pad", "", "Conv", "") or conv.inputs[0] != pad.outputs[0]:
+        return None
+    added, filters = read_pads(network, pad), sizes_of(network.type_of(conv.inputs[1]))
+    if added is None or filters is None or conv.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return None
+    number = network.initializers.get(pad.inputs[2]) if any(pad.inputs[2:3]) else None
+    is_zero = not any(pad.inputs[2:3]) if number is None else number.array.size == 1 and not number.array.any()
+    if not is_zero or pad.attributes.get("mode", "constant") != "constant" or pad.attributes.get("value", 0.0) != 0:
+        return None
+    count = len(filters) - 2
+    # Batch and channels stay; all pads before stand in front of all pads behind, as in ONNX.
+    if len(added) != 2 * (count + 2) or any((*added[:2], *added[count + 2 : count + 4])) or min(added) < 0:
+        return None
+    spatial = (*added[2 : count + 2], *added[count + 4 :])
+    attributes = {key: value for key, value in conv.attributes.items() if key != "auto_pad"}
+    old = attributes.get("pads", (0,) * 2 * count)
+    attributes["pads"] = tuple(amount + other for amount, other in zip(old, spatial, strict=True))
+    return replace(conv, inputs=(pad.inputs[0], *conv.inputs[1:]), attributes=attributes)
+
+
+def read_pads(network: Network, pad: Node) -> tuple[int, ...] | None:
+    """Returns how much a Pad adds before each axis, then behind each. Source: ONNX Pad-2 and Pad-11, -18 with axes."""
+    if pad.since_version < 11:
+        return tuple(pad.attributes["pads"]) if "pads" in pad.attributes else None
+    pads = read_integers(network, pad.inputs[1])
+    if pads is None or not any(pad.inputs[3:4]):
+        return pads
+    axes, rank = read_integers(network, pad.inputs[3]), rank_of(network.type_of(pad.inputs[0]))
+    if axes is None or rank is None or len(pads) != 2 * len(axes):
+        return None
+    whole = [0] * 2 * rank
+    for place, axis in enumerate(axes):
+        whole[axis % rank], whole[axis % rank + rank] = pads[place], pads[place + len(axes)]
+    return tuple(whole)
+
+
 def write_pads(network: Network) -> Network:
     """Returns the network with each Pad that mirrors or repeats as a Gather along each axis that grows."""
-    return rewrite_operator(network, "Pad", _write_pad)
+    return rewrite_operators(network, {("", "Pad"): _write_pad})
 
 
 def _write_pad(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
     mode, sizes = str(node.attributes.get("mode", "constant")), _read_sizes(network, node.inputs[0]) if node.inputs else None
     if node.since_version < 11 or mode == "constant" or sizes is None or 0 in sizes:
         return None
-    pads = read_integers(network, node.inputs[1])
-    named = read_integers(network, node.inputs[3]) if any(node.inputs[3:4]) else range(len(sizes))
-    if pads is None or named is None or len(pads) != 2 * len(named) or min(pads) < 0:
+    pads, rank = read_pads(network, node), len(sizes)
+    if pads is None or len(pads) != 2 * rank or min(pads, default=0) < 0:
         return None
-    counts = {axis % len(sizes): (pads[index], pads[index + len(named)]) for index, axis in enumerate(named)}
-    grown = [axis for axis in sorted(counts) if any(counts[axis])]
+    grown = [axis for axis in range(rank) if any(pads[axis::rank])]
     if any(type(sizes[axis]) is not int for axis in grown):
         return None
     value = node.inputs[0]
     for axis in grown:
-        value = writer.add("Gather", value, writer.add_integers(*find_sources(sizes[axis], *counts[axis], mode)), axis=axis)
+        value = writer.add(
+            "Gather", value, writer.add_integers(*find_sources(sizes[axis], pads[axis], pads[axis + rank], mode)), axis=axis
+        )
     return writer.finish_with(node.outputs[0]) if grown else None
 
 
@@ -119,7 +157,7 @@ def merge_stacked_transposes(network: Network) -> Network:
 
 
 def _build_transpose(network: Network, match: Found, node: Node) -> Node | None:
-    (transpose,) = (matched_node for matched_node in match.nodes if matched_node.op_type == "Transpose")
+    (transpose,) = (own for own in match.nodes if own.op_type == "Transpose")
     whole, result = _read_sizes(network, match.values["x"]), _read_sizes(network, node.outputs[0])
     flat = _read_sizes(network, transpose.inputs[0])
     if whole is None or result is None or flat is None or len(whole) < 3 or 0 in whole:
@@ -127,8 +165,7 @@ def _build_transpose(network: Network, match: Found, node: Node) -> Node | None:
     if flat != (prod(whole[:-2]), *whole[-2:]) or result != (*whole[:-2], whole[-1], whole[-2]):
         return None
     perm = (*range(len(whole) - 2), len(whole) - 1, len(whole) - 2)
-    version = _TRANSPOSE_OPSET
-    return Node(node.name, "Transpose", (match.values["x"],), node.outputs, "", version, version, {"perm": perm})
+    return Node(node.name, "Transpose", (match.values["x"],), node.outputs, "", 21, 21, {"perm": perm})
 
 
 Perm = tuple[int, ...]
