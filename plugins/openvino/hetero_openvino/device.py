@@ -15,7 +15,7 @@ from hetero_core.engines.device import EngineDevice
 from hetero_core.errors import LoadError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
-from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limits
+from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limit
 from hetero_openvino.conversion import find_border_fault, read_model
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executable import OpenvinoExecutable, open_tensor
@@ -94,7 +94,7 @@ class OpenvinoDevice(EngineDevice):
         if excess is not None:
             return dict.fromkeys(network.index_of_node, excess)
         errors: dict[str, str] = {}
-        _, bounds = settle_limits(network)
+        _, bounds = settle_limit(network)
         for node in network.nodes:
             error = find_known_error(node, network, takes_quantized=config[QUANTIZED_KEY]) or find_excess(node, network, bounds)
             if error is not None:

@@ -32,7 +32,7 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
-from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
+from hetero_openvino.arithmetic import EXACT_FLOAT, LARGEST, LONG, settle_limit
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executed import list_layers, record_layers
 from hetero_openvino.known_errors import joins_views, list_size_limits
@@ -133,11 +133,10 @@ class OpenvinoExecutable(Executable):
         runs_in_turn = joins_views(network)
         self._turn: AbstractContextManager[Any] = Lock() if runs_in_turn else nullcontext()
         self._is_copied = self._has_one_stream and is_all_copied and is_plain and not runs_in_turn
-        limits, _ = settle_limits(network)
+        self._limit, _ = settle_limit(network)
+        limited = LONG if self._limit == LARGEST else LONG | {"int32"}
         self._limited = [
-            (index, spec.name, limits[spec.name])
-            for index, spec in enumerate(self.inputs)
-            if spec.name in limits and ports.inputs[index] is not None
+            index for index, spec in enumerate(self.inputs) if spec.dtype in limited and ports.inputs[index] is not None
         ]
         self._size_limits = list_size_limits(network)
         self._compile_measured = compile_measured
@@ -183,12 +182,12 @@ class OpenvinoExecutable(Executable):
 
     def _find_excess(self, inputs: tuple[Any, ...]) -> str | None:
         """Returns why the engine would compute a wrong result from these inputs, or None."""
-        for index, name, limit in self._limited:
+        for index in self._limited:
             array = inputs[index]
-            if array.size and (array.max() > limit or array.min() < -limit):
+            if array.size and (array.max() > self._limit or array.min() < -self._limit):
                 return (
-                    f"input '{name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes what is made of "
-                    f"them in {'float32' if limit == EXACT_FLOAT else 'int32'}, exact up to {limit}"
+                    f"input '{self.inputs[index].name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes "
+                    f"what is made of them in {'float32' if self._limit == EXACT_FLOAT else 'int32'}, exact up to {self._limit}"
                 )
         for size_limit in self._size_limits:
             lengths = [inputs[index].shape[axis] for index, axis in size_limit.places]
