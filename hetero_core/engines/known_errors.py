@@ -129,11 +129,6 @@ def differs(attribute: str, usual: object) -> Condition:
     return lambda node, graph: node.attributes.get(attribute, usual) != usual
 
 
-def equals(attribute: str, value: object) -> Condition:
-    """Returns the condition that a node states this value of an attribute."""
-    return lambda node, graph: bool(node.attributes.get(attribute) == value)
-
-
 def reads(position: int) -> Condition:
     """Returns the condition that a node has its input at this position."""
     return lambda node, graph: has_input(node, position)
@@ -147,11 +142,6 @@ def computes_input(*positions: int) -> Condition:
 def has_dtype(*dtypes: str | None) -> Condition:
     """Returns the condition that the element type of the first input is among `dtypes`; None stands for an unknown type."""
     return lambda node, graph: dtype_of_input(node, graph) in dtypes
-
-
-def is_empty(index: int = 0) -> Condition:
-    """Returns the condition that an input is known to have no elements."""
-    return lambda node, graph: 0 in (find_shape(node, graph, index) or ())
 
 
 def may_be_empty(index: int = 0, axes: slice = slice(None)) -> Condition:
@@ -179,9 +169,9 @@ def both(first: Condition, second: Condition) -> Condition:
     return lambda node, graph: first(node, graph) and second(node, graph)
 
 
-def follows(op_type: str) -> Condition:
-    """Returns the condition that a node of this operator makes the first input."""
-    return lambda node, graph: (producer := graph.find_producer(node.inputs[0])) is not None and producer.op_type == op_type
+def follows(*op_types: str) -> Condition:
+    """Returns the condition that a node of one of these operators makes the first input."""
+    return lambda node, graph: getattr(graph.find_producer(node.inputs[0]), "op_type", None) in op_types
 
 
 def flattens_axes(node: Node, graph: Graph) -> bool:

@@ -191,8 +191,7 @@ class OpenvinoExecutable(Executable):
                 )
         for size_limit in self._size_limits:
             lengths = [inputs[index].shape[axis] for index, axis in size_limit.places]
-            size = size_limit.factor * prod(lengths)
-            if size < size_limit.least or (size_limit.most is not None and size > size_limit.most):
+            if not size_limit.least <= prod(lengths) <= size_limit.most:
                 axes = " and ".join(f"axis {axis} of input '{self.inputs[index].name}'" for index, axis in size_limit.places)
                 return f"{axes} has length {', '.join(map(str, lengths))}; {size_limit.reason}"
         return None
