@@ -28,7 +28,8 @@ _UNIQUE = b"node "
 
 class NodeProber:
     """The cached answers of an engine about networks of a single node. `ask` returns the answers: the reason of a refusal, "" if the engine
-    takes the node.
+    takes the node. It gets all nodes at once, but each node with bodies alone, and may raise any error for several nodes, of which it is
+    then asked by halves.
 
     Nodes with a value that cannot be passed to the engine are refused without asking: `find_type_fault` returns the reason, or None. With
     `keeps_weights`, constants above `LARGEST_CONSTANT` bytes stay constants, for engines that need them so; otherwise they become inputs.
@@ -88,9 +89,20 @@ class NodeProber:
                 answers[name] = f"it cannot be asked about by itself: {error}"
             else:
                 alone[name] = part if self._keeps_weights else _open_weights(part)
-        if alone:
-            answers.update(zip(alone, self._ask(list(alone.values())), strict=True))
+        # Captures of a body keep their names when networks are joined, and are not found then.
+        joint = [name for name, part in alone.items() if not part.nodes[0].bodies]
+        for together in (joint, *([name] for name, part in alone.items() if part.nodes[0].bodies)):
+            answers.update(zip(together, self._ask_halves([alone[name] for name in together]), strict=True))
         return [answers[name] for name in names]
+
+    def _ask_halves(self, networks: Sequence[Network]) -> Sequence[str]:
+        try:
+            return self._ask(networks) if networks else ()
+        except Exception:
+            if len(networks) == 1:
+                raise
+            half = len(networks) // 2
+            return (*self._ask_halves(networks[:half]), *self._ask_halves(networks[half:]))
 
 
 def join_networks(networks: Sequence[Network]) -> bytes:

@@ -48,19 +48,9 @@ class OrtProber:
         }
 
     def _ask(self, networks: Sequence[Network]) -> list[str]:
-        # Captures of a body keep their names when networks are joined, and are not found then.
-        together = [network for network in networks if not network.nodes[0].bodies]
-        answers = iter(self._ask_together(together))
-        return [self._ask_one(network) if network.nodes[0].bodies else next(answers) for network in networks]
-
-    def _ask_together(self, networks: Sequence[Network]) -> list[str]:
-        if len(networks) < 2:
-            return [self._ask_one(network) for network in networks]
-        try:
-            self._try_session([node for network in networks for node in network.nodes], join_networks(networks))
-        except Exception:  # noqa: BLE001  # any error of the engine is its answer
-            half = len(networks) // 2
-            return self._ask_together(networks[:half]) + self._ask_together(networks[half:])
+        if len(networks) == 1:
+            return [self._ask_one(networks[0])]
+        self._try_session([node for network in networks for node in network.nodes], join_networks(networks))
         return [""] * len(networks)
 
     def _ask_one(self, network: Network) -> str:
