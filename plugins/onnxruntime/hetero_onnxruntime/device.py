@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -32,7 +31,6 @@ class OrtDevice(EngineDevice):
         self._name = name
         self._engine = engine
         self.version = engine.version
-        self._lock = threading.Lock()
         self._probers: dict[str, OrtProber] = {}
 
     @property
@@ -90,9 +88,7 @@ class OrtDevice(EngineDevice):
     def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:
         """Returns why the engine makes no session of a node, by name."""
         provider = self._provider(device)
-        with self._lock:
-            prober = self._probers.setdefault(provider, OrtProber(self._engine, provider))
-        return prober.find_refusals(nodes, stamped)
+        return self._probers.setdefault(provider, OrtProber(self._engine, provider)).find_refusals(nodes, stamped)
 
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:
         """Makes a session on the provider that was asked for."""

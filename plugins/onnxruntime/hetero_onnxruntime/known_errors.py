@@ -65,15 +65,12 @@ def find_provider_error(node: Node, graph: Graph, provider: str, fault_of_halves
         dtype_of_value(value, graph) == "float16" for value in (*node.reads, *node.outputs) if value
     ):
         return f"{provider} does not run float16 here: {fault_of_halves}"
-    if provider == WEBGPU_PROVIDER:
-        return find_error(node, graph, _check_webgpu)
-    return find_error(node, graph, _check_openvino) if provider == OPENVINO_PROVIDER else None
+    check = {WEBGPU_PROVIDER: _check_webgpu, OPENVINO_PROVIDER: _check_openvino}.get(provider)
+    return None if check is None else find_error(node, graph, check)
 
 
 def _check_openvino(node: Node, graph: Graph) -> str | None:
-    if node.domain:
-        return None
-    return _check_openvino_rows(node, graph) or _check_integers(node, graph)
+    return None if node.domain else _check_openvino_rows(node, graph) or _check_integers(node, graph)
 
 
 def _moves_empty_axes(node: Node, graph: Graph) -> bool:
@@ -237,23 +234,8 @@ def _pick(pixel: int, size: int, target: int, ratio: Fraction, coordinates: str,
 _LONG = frozenset({"int64", "uint64"})
 _WIDE = _LONG | {"int32", "uint32"}
 _BYTES = frozenset({"int8", "uint8"})
-_INDICES = {
-    "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "Gather": (1,),
-    "GatherElements": (1,),
-    "GatherND": (1,),
-    "Loop": (0,),
-    "OneHot": (0, 1),
-    "Pad": (1, 3),
-    "Reshape": (1,),
-    "ScatterElements": (1,),
-    "ScatterND": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Unsqueeze": (1,),
-}
+_INDEXED = "Expand Gather GatherElements GatherND Reshape ScatterElements ScatterND Squeeze Tile TopK Unsqueeze"
+_INDICES = {**dict.fromkeys(_INDEXED.split(), (1,)), "ConstantOfShape": (0,), "Loop": (0,), "OneHot": (0, 1), "Pad": (1, 3)}
 """Operator -> the inputs that hold sizes, axes and positions, which 32 bits are enough for."""
 _GROWING = frozenset({"Einsum", "Gemm", "MatMul", "Pow", "ReduceProd", "ReduceSumSquare"})
 _IN_FLOAT = _GROWING | {
@@ -348,9 +330,7 @@ ERRORS = (
          kind="fails"),
     _row("training dropout", "Dropout", _may_train, "a Dropout that trains draws other numbers than ONNX's cases",
          "training_dropout", versions="1.31"),
-    _row("norm of many elements", "LpNormalization", _sums_many,
-         "ONNX Runtime adds up many elements in one float32, and loses them"),
-    _row("pooled norm of many elements", "GlobalLpPool", _sums_many,
+    _row("norm of many elements", "GlobalLpPool LpNormalization", _sums_many,
          "ONNX Runtime adds up many elements in one float32, and loses them"),
     _row("given size of MaxUnpool", "MaxUnpool", reads(2), "ONNX Runtime places values wrongly when output_shape is given",
          "maxunpool_export_with_output_shape", versions="1.31"),
@@ -418,10 +398,8 @@ OPENVINO_ERRORS = (
     _openvino_row("boxes at the threshold", "NonMaxSuppression", always,
                   "OpenVINO's provider drops boxes whose overlap equals the threshold",
                   "nonmaxsuppression_iou_threshold_boundary"),
-    _openvino_row("maximum of infinities", "ReduceMax", has_dtype(None, "bfloat16", "float16", "float32", "float64"),
-                  "OpenVINO's provider returns the lowest float of infinities alone"),
-    _openvino_row("minimum of infinities", "ReduceMin", has_dtype(None, "bfloat16", "float16", "float32", "float64"),
-                  "OpenVINO's provider returns the highest float of infinities alone"),
+    _openvino_row("extreme of infinities", "ReduceMax ReduceMin", has_dtype(None, "bfloat16", "float16", "float32", "float64"),
+                  "OpenVINO's provider returns the lowest or highest float of infinities alone"),
     _openvino_row("aspect ratio", "Resize", differs("keep_aspect_ratio_policy", "stretch"),
                   "OpenVINO's provider ignores keep_aspect_ratio_policy of Resize", "resize_downsample_sizes_nearest_not_larger"),
     _openvino_row("flattened softmax", "LogSoftmax Softmax", both(flattens_axes, lambda node, graph: node.since_version < 13),

@@ -92,13 +92,15 @@ def build_session(
 
     def open_network(network: Network) -> Loaded:
         options = make_session_options(engine, settings, entries, **more)
-        disabled = _list_wrong_moves(network)
-        # It makes uint8 of int8 in front of int8 weights.
-        disabled += ["QDQS8ToU8Transformer"] if saturates else []
         model, arrays = _write_model(engine, network, options)
-        disabled += ["SkipLayerNormFusion"] if _has_single_scale(network) else []
-        disabled += ["ExpandElimination"] if _expands_to_nothing(network) else []
-        disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
+        rewrites = {
+            "QDQPropagationTransformer": _moves_wrongly(network),
+            "QDQS8ToU8Transformer": saturates,  # makes uint8 of int8 in front of int8 weights
+            "SkipLayerNormFusion": _has_single_scale(network),
+            "ExpandElimination": _expands_to_nothing(network),
+            "MatmulTransposeFusion": _may_turn_halves(network),
+        }
+        disabled = [name for name, is_wrong in rewrites.items() if is_wrong]
         return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), arrays)
 
     try:
@@ -124,8 +126,8 @@ def make_session_options(engine: OrtEngine, settings: Settings, entries: Mapping
     return options
 
 
-def _list_wrong_moves(network: Network) -> list[str]:
-    """Returns the optimizers that are wrong about a network that dequantizes.
+def _moves_wrongly(network: Network) -> bool:
+    """Says whether the engine moves dequantizations of a network wrongly.
 
     ONNX Runtime 1.32 repeats a dequantization behind a node that moves its values (Transpose, Reshape, Slice), with a QuantizeLinear before
     it. That QuantizeLinear silently makes uint8 without a zero point, from opset 21 also with a zero point of int8, and does not take
@@ -135,10 +137,9 @@ def _list_wrong_moves(network: Network) -> list[str]:
         node for node in network.nodes if node.op_type == "DequantizeLinear" and node.inputs[0] not in network.initializers
     ]
     dtypes = [getattr(network.type_of(node.inputs[0]), "dtype", None) for node in dequantizing]
-    is_wrong = "int32" in dtypes or any(
+    return "int32" in dtypes or any(
         dtype != "uint8" and (not has_input(node, 2) or node.opset >= 21) for node, dtype in zip(dequantizing, dtypes, strict=True)
     )
-    return ["QDQPropagationTransformer"] if is_wrong else []
 
 
 def _may_turn_halves(network: Network) -> bool:

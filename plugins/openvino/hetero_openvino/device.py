@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -38,7 +37,6 @@ class OpenvinoDevice(EngineDevice):
         self._name = name
         self._engine = engine
         self.version = engine.version
-        self._lock = threading.Lock()
         self._probers: dict[str, OpenvinoProber] = {}
 
     @hookimpl
@@ -104,9 +102,7 @@ class OpenvinoDevice(EngineDevice):
     def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:
         """Returns the engine's reasons for refusing nodes, from a single query about all distinct nodes."""
         own = device.id or "CPU"
-        with self._lock:
-            prober = self._probers.setdefault(own, OpenvinoProber(self._engine, own))
-        return prober.find_refusals(nodes, stamped)
+        return self._probers.setdefault(own, OpenvinoProber(self._engine, own)).find_refusals(nodes, stamped)
 
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> OpenvinoExecutable:
         """Compiles the network; float32 stays float32 unless another precision is asked for."""
