@@ -56,7 +56,6 @@ class OrtDevice(EngineDevice):
             "DEVICE_TYPE": "discrete" if device.id in _CARDS else "integrated",
             # MaxPool of ONNX Runtime 1.32 passes NaN over; shaders of WebGPU clamp an index.
             "VALUE_DEVIATIONS": ("NAN", "INDICES") if device.id == WEBGPU_ID else ("NAN",),
-            "ORT_DISTRIBUTIONS": tuple(f"{name} {version}" for name, version in sorted(self._engine.distributions.items())),
             **(describe_host_memory() if device.id in ("", "CPU") else {}),
         }
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero_core.contract import ConfigKey
 from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
-from hetero_core.engines.inspection import find_shape, has_input
+from hetero_core.engines.inspection import dtype_of_input, dtype_of_value, find_shape, has_input
 from hetero_core.errors import LoadError
 from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.initializers import Initializer
@@ -133,20 +133,18 @@ def _moves_wrongly(network: Network) -> bool:
     it. That QuantizeLinear silently makes uint8 without a zero point, from opset 21 also with a zero point of int8, and does not take
     int32.
     """
-    dequantizing = [
-        node for node in network.nodes if node.op_type == "DequantizeLinear" and node.inputs[0] not in network.initializers
-    ]
-    dtypes = [getattr(network.type_of(node.inputs[0]), "dtype", None) for node in dequantizing]
-    return "int32" in dtypes or any(
-        dtype != "uint8" and (not has_input(node, 2) or node.opset >= 21) for node, dtype in zip(dequantizing, dtypes, strict=True)
-    )
+    for node in network.nodes:
+        if node.op_type == "DequantizeLinear" and node.inputs[0] not in network.initializers:
+            dtype = dtype_of_input(node, network)
+            if dtype == "int32" or (dtype != "uint8" and (not has_input(node, 2) or node.opset >= 21)):
+                return True
+    return False
 
 
 def _may_turn_halves(network: Network) -> bool:
     """Says whether ONNX Runtime 1.32 may end the process: at a float16 product with a batch that a Transpose moved from the front."""
-    products = (node for node in network.nodes if node.op_type == "MatMul" and not node.domain)
-    has_halves = any(getattr(network.type_of(node.outputs[0]), "dtype", None) == "float16" for node in products)
-    return has_halves and any(node.op_type == "Transpose" for node in network.nodes)
+    dtypes = [dtype_of_value(node.outputs[0], network) for node in network.nodes if node.op_type == "MatMul" and not node.domain]
+    return "float16" in dtypes and any(node.op_type == "Transpose" for node in network.nodes)
 
 
 def _expands_to_nothing(network: Network) -> bool:
@@ -154,13 +152,11 @@ def _expands_to_nothing(network: Network) -> bool:
 
     A size that is computed may become a constant when the engine folds.
     """
-    shapes = (
-        graph.initializers.get(node.inputs[1])
+    return any(
+        node.op_type == "Expand" and 0 in getattr(graph.initializers.get(node.inputs[1]), "array", (0,))
         for graph in iterate_graphs(network)
         for node in graph.nodes
-        if node.op_type == "Expand"
     )
-    return any(shape is None or 0 in shape.array for shape in shapes)
 
 
 def _has_single_scale(network: Network) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
@@ -64,20 +64,6 @@ class EngineRequest:
     outputs: tuple[tuple[int, np.ndarray[Any, Any]], ...]
     places: dict[tuple[int, bool], Place | None]
 
-    @classmethod
-    def open(
-        cls, module: Any, request: Any, inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]]
-    ) -> EngineRequest:
-        """Returns a lane for a new request; `inputs` and `outputs` are pairs of an index of the network and a port."""
-        return cls(
-            request,
-            # The binding's own `infer`: its wrapper in Python converts inputs and results, for 1 us.
-            MethodType(module.InferRequest.__base__.infer, request),
-            tuple((index, request.get_input_tensor(port).data) for index, port in inputs),
-            tuple((index, request.get_output_tensor(port).data) for index, port in outputs),
-            {},
-        )
-
 
 class OpenvinoExecutable(Executable):
     """A compiled model and its requests, which are kept and reused; runs share nothing, so results are the caller's own."""
@@ -101,13 +87,12 @@ class OpenvinoExecutable(Executable):
         self.outputs = network.outputs
         self.network = network
         self.compiled = compiled
-        self._is_compiled = compiled is not None
+        self._is_compiled = compiled is not None  # if all outputs are inputs, nothing is
         self._is_closed = False
         self._module = engine.module
         self.ports = ports
         self._lanes: deque[EngineRequest] = deque()
         self._dtypes = [numpy_dtype(str(spec.dtype)) for spec in self.outputs]
-        # Nothing was compiled if all outputs are inputs.
         read = () if compiled is None else zip(ports.inputs, self.inputs, strict=True)
         inner = [(index, port, spec) for index, (port, spec) in enumerate(read) if port is not None]
         self._small_inputs = tuple((index, port) for index, port, spec in inner if _is_small(compiled.inputs[port], spec))
@@ -163,7 +148,10 @@ class OpenvinoExecutable(Executable):
         presets = context.outputs
         results: list[Any] = list(presets) if presets is not None else [None] * len(self.outputs)
         if self._is_compiled and context.profile is not None and self._compile_measured is not None:
-            return self._open_measured(self._compile_measured).run(inputs, context)
+            with self._lock:
+                if self._measured is None:
+                    self._measured = self._compile_measured()
+            return self._measured.run(inputs, context)
         if self._is_compiled:
             try:
                 with self._turn:
@@ -245,20 +233,21 @@ class OpenvinoExecutable(Executable):
             record_layers(request, self.compiled, self.network, profile, began, ended)
         self._keep_lane(lane)
 
-    def _open_measured(self, compile_measured: Callable[[], OpenvinoExecutable]) -> OpenvinoExecutable:
-        """Returns the network as the engine measures it; compiles it for the first run that is measured."""
-        with self._lock:
-            if self._measured is None:
-                self._measured = compile_measured()
-            return self._measured
-
     def _take_lane(self, inputs: tuple[Any, ...]) -> EngineRequest:
         try:
             lane = self._lanes.pop()
         except IndexError:
             if (compiled := self.compiled) is None:
                 raise ClosedError("the network was closed on OPENVINO while a run of it began; load it again") from None
-            lane = EngineRequest.open(self._module, compiled.create_infer_request(), self._small_inputs, self._small_outputs)
+            request = compiled.create_infer_request()
+            lane = EngineRequest(
+                request,
+                # The binding's own `infer`: its wrapper in Python converts inputs and results, for 1 us.
+                MethodType(self._module.InferRequest.__base__.infer, request),
+                tuple((index, request.get_input_tensor(port).data) for index, port in self._small_inputs),
+                tuple((index, request.get_output_tensor(port).data) for index, port in self._small_outputs),
+                {},
+            )
         for index, view in lane.inputs:
             view[...] = inputs[index]
         return lane
