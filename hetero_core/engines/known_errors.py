@@ -182,23 +182,10 @@ def flattens_axes(node: Node, graph: Graph) -> bool:
 
 def rounds_aligned_size(node: Node, graph: Graph) -> bool:
     """Says whether a Resize aligns corners and has scales that may give an axis a fractional size, which engines round first."""
+    scales = graph.initializers.get(node.inputs[2]) if has_input(node, 2) else None
+    may_be_fractions = scales is None or not all(float(scale).is_integer() for scale in scales.array)
     is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"
-    return is_aligned and has_input(node, 2) and not _scales_are_whole(node, graph)
-
-
-def _scales_are_whole(node: Node, graph: Graph) -> bool:
-    scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
-    if scales is None:
-        return False
-    factors = [float(scale) for scale in scales.array]
-    if all(factor.is_integer() for factor in factors):
-        return True
-    if shape is None or len(factors) != len(shape):
-        return False
-    return all(
-        factor.is_integer() or (isinstance(size, int) and (size * factor).is_integer())
-        for size, factor in zip(shape, factors, strict=True)
-    )
+    return is_aligned and has_input(node, 2) and may_be_fractions
 
 
 def may_have_empty_axes(node: Node, graph: Graph) -> bool:

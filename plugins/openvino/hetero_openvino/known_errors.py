@@ -6,8 +6,8 @@ NumPy. It goes when a newer engine is right. `arithmetic`: errors by the magnitu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache, partial
 from itertools import islice
 from math import inf, prod
@@ -22,6 +22,7 @@ from hetero_core.engines.inspection import (
     find_reduced_axes,
     find_shape,
     has_input,
+    is_exact_factor,
     list_nearest_factors,
     walk_producers,
 )
@@ -62,13 +63,12 @@ def find_known_error(node: Node, graph: Graph, *, takes_quantized: bool = False)
     """
 
     def check(node: Node, graph: Graph) -> str | None:
-        if takes_quantized and node.op_type in QUANTIZING:
-            return _check_quantized(node, graph)
         if node.domain == MICROSOFT and node.op_type not in _RIGHT_CONTRIB.split():
             return f"OpenVINO's {node.op_type} of {MICROSOFT} was not found right"
-        own = (_check_quantized if takes_quantized else _check_halves, _check_rows)
-        checks = own if node.domain else (*own, find_arithmetic_error)
-        return next((reason for each in checks if (reason := each(node, graph)) is not None), None)
+        reason = (_check_quantized if takes_quantized else _check_halves)(node, graph)
+        if reason or (takes_quantized and node.op_type in QUANTIZING):
+            return reason
+        return _check_rows(node, graph) or (None if node.domain else find_arithmetic_error(node, graph))
 
     return find_error(node, graph, check)
 
@@ -127,12 +127,10 @@ def _find_depth(node: Node, graph: Graph) -> int | str | None:
 def _may_saturate_pairs(node: Node, graph: Graph) -> bool:
     """Says whether a product reads dequantized numbers on both sides, and may saturate as 8-bit products do."""
     for index in (0, 1):
-        producers = list(
-            walk_producers(node.inputs[index], graph, lambda producer: producer.op_type not in (*PRODUCTS, "DequantizeLinear"))
-        )
-        if not any(producer.op_type == "DequantizeLinear" for producer in producers):
-            return False
+        producers = walk_producers(node.inputs[index], graph, lambda each: each.op_type not in (*PRODUCTS, "DequantizeLinear"))
         codes = [producer.inputs[0] for producer in producers if producer.op_type == "DequantizeLinear"]
+        if not codes:
+            return False
     return any(_are_large(graph.initializers.get(code)) for code in codes)
 
 
@@ -149,20 +147,20 @@ def _list_summed(node: Node, graph: Graph) -> tuple[list[int | str | None], int]
         return None
     rank = len(shape)
     first_axis = {"GlobalAveragePool": 2, "GroupNormalization": 1, "InstanceNormalization": 2}.get(node.op_type)
-    if node.op_type in REDUCTIONS:
+    if node.op_type in ("LayerNormalization", "RMSNormalization"):
+        first_axis = node.attributes.get("axis", -1) % rank
+    if first_axis is not None:
+        axes: Sequence[int] | None = range(first_axis, rank)
+    elif node.op_type in REDUCTIONS:
         axes = find_reduced_axes(node, graph)
-        if axes is None:
-            return None
     elif node.op_type == "CumSum":
         constant = find_constant(node.inputs[1], graph)
         return [shape[axis] for axis in (range(rank) if constant is None else constant.reshape(-1).tolist())], LONGEST_CHAIN
     elif node.op_type == "MeanVarianceNormalization":
         axes = [axis % rank for axis in node.attributes.get("axes", (0, 2, 3))]
-    elif node.op_type in ("LayerNormalization", "RMSNormalization"):
-        axes = list(range(node.attributes.get("axis", -1) % rank, rank))
-    elif first_axis is not None:
-        axes = list(range(first_axis, rank))
     else:
+        axes = None
+    if axes is None:
         return None
     return [shape[axis] for axis in axes], LONGEST_CHAIN if rank - 1 not in axes or rank == 1 else LONGEST_SUM
 
@@ -377,11 +375,7 @@ def _may_miss_pixels(node: Node, graph: Graph) -> bool:
     is_old = node.op_type == "Upsample" or node.since_version == 10
     coordinates = node.attributes.get("coordinate_transformation_mode", "asymmetric" if is_old else "half_pixel")
     is_aligned = coordinates not in ("asymmetric", "half_pixel", "pytorch_half_pixel")
-    return any(factor is None or (factor != 1 and (is_aligned or not _is_plain(factor))) for factor in factors)
-
-
-def _is_plain(factor: Fraction) -> bool:
-    return factor.denominator == 1 or (factor.numerator == 1 and not factor.denominator & (factor.denominator - 1))
+    return any(factor is None or (factor != 1 and (is_aligned or not is_exact_factor(factor))) for factor in factors)
 
 
 def _strides_last_axis_alone(node: Node, graph: Graph) -> bool:
