@@ -7,7 +7,6 @@ equivalent if their operators, opsets, attributes, types and small constants are
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -46,7 +45,6 @@ class NodeProber:
         self._ask = ask
         self._find_type_fault = find_type_fault
         self._keeps_weights = keeps_weights
-        self._lock = threading.Lock()
         self._reason_of_signature: dict[bytes, str] = {}
 
     def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
@@ -59,20 +57,14 @@ class NodeProber:
                 reasons[node.name] = fault
                 continue
             names_of_signature.setdefault(_sign(node, network), []).append(node.name)
-        with self._lock:
-            known = {signature: self._reason_of_signature.get(signature) for signature in names_of_signature}
-        open_signatures = [signature for signature, reason in known.items() if reason is None]
-        answers = self._ask_alone([names_of_signature[signature][0] for signature in open_signatures], network)
-        known.update(zip(open_signatures, answers, strict=True))
-        with self._lock:
-            self._reason_of_signature.update(
-                (signature, answer)
-                for signature, answer in zip(open_signatures, answers, strict=True)
-                if not signature.startswith(_UNIQUE)
-            )
-        return reasons | {
-            name: reason for signature, names in names_of_signature.items() if (reason := known[signature]) for name in names
-        }
+        answered = self._reason_of_signature
+        unknown = [signature for signature in names_of_signature if signature not in answered]
+        answers = dict(zip(unknown, self._ask_alone([names_of_signature[each][0] for each in unknown], network), strict=True))
+        answered.update({signature: answer for signature, answer in answers.items() if not signature.startswith(_UNIQUE)})
+        for signature, names in names_of_signature.items():
+            if reason := answers.get(signature) or answered.get(signature):
+                reasons.update(dict.fromkeys(names, reason))
+        return reasons
 
     def _find_fault(self, node: Node, network: Network) -> str | None:
         # Outputs without readers, such as the mask of an inference Dropout, may be of unknown type.

@@ -289,7 +289,6 @@ class OpenvinoExecutable(Executable):
             return {}
         return {
             "OPENVINO_COPIED_BYTES": self._copied_bytes,
-            "OPENVINO_EXECUTION_DEVICES": tuple(self.compiled.get_property("EXECUTION_DEVICES")),
             "OPENVINO_THREADS": int(self.compiled.get_property("INFERENCE_NUM_THREADS")),
             "OPENVINO_STREAMS": int(self.compiled.get_property("NUM_STREAMS")),
         }
