@@ -80,10 +80,8 @@ def find_arithmetic_error(node: Node, graph: Graph) -> str | None:
 
 def find_output_excess(network: Network) -> str | None:
     """Returns why the engine cannot return a constant as it is, or None."""
-    names = (spec.name for spec in network.outputs if _exceeds(spec.name, network, LARGEST))
-    return next(
-        (f"OpenVINO holds integers in 32 bits; the output '{name}' is a constant with larger values" for name in names), None
-    )
+    name = next((spec.name for spec in network.outputs if _exceeds(spec.name, network, LARGEST)), None)
+    return None if name is None else f"OpenVINO holds integers in 32 bits; the output '{name}' is a constant with larger values"
 
 
 def settle_limit(network: Network) -> tuple[int, dict[str, Magnitude]]:

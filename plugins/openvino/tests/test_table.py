@@ -380,3 +380,17 @@ def test_sum_of_a_too_long_open_size_is_right(core: Core, read: Read) -> None:
     loaded = core.load_network(read("g (float[n] x) => (y) { y = ReduceSum (x) }"), "OPENVINO")
     assert loaded.infer({"x": np.ones(1000, np.float32)})["y"].tolist() == [1000]
     assert loaded.infer({"x": np.ones(200_000, np.float32)})["y"].tolist() == [200_000]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[3] x, bool[0] c) => (y) { y = Compress (x, c) }",
+        "(float[3,2] x, int64[0] i) => (y) { y = Gather (x, i) }",
+        "(float[1] x) => (y) <int64[1] s = {0}> { y = Expand (x, s) }",
+        "(float x) => (y) <int64[0] s = {}> { y = Expand (x, s) }",
+    ],
+)
+def test_lists_of_nothing_are_refused(core: Core, read: Read, text: str) -> None:
+    # Expand to the shape of a scalar makes an axis of length 1.
+    assert core.query_network(read(f"g {text}"), "OPENVINO").refused
