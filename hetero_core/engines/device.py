@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from hetero_core.contract import BlobCheck, DeviceName, Executable, Payload, QueryResult
+from hetero_core.devices.processors import read_processor_flags
 from hetero_core.devices.query import answer_query, require_all_supported
 from hetero_core.engines.stamping import apply_stamps, choose_stamps
 from hetero_core.hookspecs import hookimpl
@@ -137,12 +138,5 @@ class EngineDevice:
 
 @cache
 def describe_machine() -> str:
-    """Returns, as text, the machine properties that compiled code may depend on: system, kind of processor and, on Linux, its model and
-    instructions."""
-    lines: set[str] = set()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            lines = {line.strip() for line in file if line.startswith(("model name", "flags", "Features"))}
-    except OSError:
-        lines = {platform.processor()}
-    return "\n".join((platform.system(), platform.machine(), *sorted(lines)))
+    """Returns, as text, the machine properties that compiled code may depend on: system, kind of processor and, on Linux, instructions."""
+    return "\n".join((platform.system(), platform.machine(), platform.processor(), *sorted(read_processor_flags())))

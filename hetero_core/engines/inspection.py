@@ -118,3 +118,8 @@ def list_nearest_factors(node: Node, graph: Graph) -> list[Fraction | None]:
         Fraction(new, old) if isinstance(old, int) and isinstance(new, int) and old > 0 else None
         for old, new in zip(before, after or (None,) * len(before), strict=True)
     ]
+
+
+def is_exact_factor(factor: Fraction) -> bool:
+    """Says whether coordinates are exact in float32 for a factor of sizes: a whole number, or 1 over a power of two."""
+    return factor.denominator == 1 or (factor.numerator == 1 and not factor.denominator & (factor.denominator - 1))

@@ -129,11 +129,6 @@ def differs(attribute: str, usual: object) -> Condition:
     return lambda node, graph: node.attributes.get(attribute, usual) != usual
 
 
-def equals(attribute: str, value: object) -> Condition:
-    """Returns the condition that a node states this value of an attribute."""
-    return lambda node, graph: bool(node.attributes.get(attribute) == value)
-
-
 def reads(position: int) -> Condition:
     """Returns the condition that a node has its input at this position."""
     return lambda node, graph: has_input(node, position)
@@ -147,11 +142,6 @@ def computes_input(*positions: int) -> Condition:
 def has_dtype(*dtypes: str | None) -> Condition:
     """Returns the condition that the element type of the first input is among `dtypes`; None stands for an unknown type."""
     return lambda node, graph: dtype_of_input(node, graph) in dtypes
-
-
-def is_empty(index: int = 0) -> Condition:
-    """Returns the condition that an input is known to have no elements."""
-    return lambda node, graph: 0 in (find_shape(node, graph, index) or ())
 
 
 def may_be_empty(index: int = 0, axes: slice = slice(None)) -> Condition:
@@ -179,9 +169,9 @@ def both(first: Condition, second: Condition) -> Condition:
     return lambda node, graph: first(node, graph) and second(node, graph)
 
 
-def follows(op_type: str) -> Condition:
-    """Returns the condition that a node of this operator makes the first input."""
-    return lambda node, graph: (producer := graph.find_producer(node.inputs[0])) is not None and producer.op_type == op_type
+def follows(*op_types: str) -> Condition:
+    """Returns the condition that a node of one of these operators makes the first input."""
+    return lambda node, graph: getattr(graph.find_producer(node.inputs[0]), "op_type", None) in op_types
 
 
 def flattens_axes(node: Node, graph: Graph) -> bool:
@@ -192,23 +182,10 @@ def flattens_axes(node: Node, graph: Graph) -> bool:
 
 def rounds_aligned_size(node: Node, graph: Graph) -> bool:
     """Says whether a Resize aligns corners and has scales that may give an axis a fractional size, which engines round first."""
+    scales = graph.initializers.get(node.inputs[2]) if has_input(node, 2) else None
+    may_be_fractions = scales is None or not all(float(scale).is_integer() for scale in scales.array)
     is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"
-    return is_aligned and has_input(node, 2) and not _scales_are_whole(node, graph)
-
-
-def _scales_are_whole(node: Node, graph: Graph) -> bool:
-    scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
-    if scales is None:
-        return False
-    factors = [float(scale) for scale in scales.array]
-    if all(factor.is_integer() for factor in factors):
-        return True
-    if shape is None or len(factors) != len(shape):
-        return False
-    return all(
-        factor.is_integer() or (isinstance(size, int) and (size * factor).is_integer())
-        for size, factor in zip(shape, factors, strict=True)
-    )
+    return is_aligned and has_input(node, 2) and may_be_fractions
 
 
 def may_have_empty_axes(node: Node, graph: Graph) -> bool:

@@ -7,7 +7,6 @@ equivalent if their operators, opsets, attributes, types and small constants are
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -28,7 +27,8 @@ _UNIQUE = b"node "
 
 class NodeProber:
     """The cached answers of an engine about networks of a single node. `ask` returns the answers: the reason of a refusal, "" if the engine
-    takes the node.
+    takes the node. It gets all nodes at once, but each node with bodies alone, and may raise any error for several nodes, of which it is
+    then asked by halves.
 
     Nodes with a value that cannot be passed to the engine are refused without asking: `find_type_fault` returns the reason, or None. With
     `keeps_weights`, constants above `LARGEST_CONSTANT` bytes stay constants, for engines that need them so; otherwise they become inputs.
@@ -45,7 +45,6 @@ class NodeProber:
         self._ask = ask
         self._find_type_fault = find_type_fault
         self._keeps_weights = keeps_weights
-        self._lock = threading.Lock()
         self._reason_of_signature: dict[bytes, str] = {}
 
     def find_refusals(self, nodes: Iterable[Node], network: Network) -> dict[str, str]:
@@ -58,20 +57,14 @@ class NodeProber:
                 reasons[node.name] = fault
                 continue
             names_of_signature.setdefault(_sign(node, network), []).append(node.name)
-        with self._lock:
-            known = {signature: self._reason_of_signature.get(signature) for signature in names_of_signature}
-        open_signatures = [signature for signature, reason in known.items() if reason is None]
-        answers = self._ask_alone([names_of_signature[signature][0] for signature in open_signatures], network)
-        known.update(zip(open_signatures, answers, strict=True))
-        with self._lock:
-            self._reason_of_signature.update(
-                (signature, answer)
-                for signature, answer in zip(open_signatures, answers, strict=True)
-                if not signature.startswith(_UNIQUE)
-            )
-        return reasons | {
-            name: reason for signature, names in names_of_signature.items() if (reason := known[signature]) for name in names
-        }
+        answered = self._reason_of_signature
+        unknown = [signature for signature in names_of_signature if signature not in answered]
+        answers = dict(zip(unknown, self._ask_alone([names_of_signature[each][0] for each in unknown], network), strict=True))
+        answered.update({signature: answer for signature, answer in answers.items() if not signature.startswith(_UNIQUE)})
+        for signature, names in names_of_signature.items():
+            if reason := answers.get(signature) or answered.get(signature):
+                reasons.update(dict.fromkeys(names, reason))
+        return reasons
 
     def _find_fault(self, node: Node, network: Network) -> str | None:
         # Outputs without readers, such as the mask of an inference Dropout, may be of unknown type.
@@ -88,9 +81,20 @@ class NodeProber:
                 answers[name] = f"it cannot be asked about by itself: {error}"
             else:
                 alone[name] = part if self._keeps_weights else _open_weights(part)
-        if alone:
-            answers.update(zip(alone, self._ask(list(alone.values())), strict=True))
+        # Captures of a body keep their names when networks are joined, and are not found then.
+        joint = [name for name, part in alone.items() if not part.nodes[0].bodies]
+        for together in (joint, *([name] for name, part in alone.items() if part.nodes[0].bodies)):
+            answers.update(zip(together, self._ask_halves([alone[name] for name in together]), strict=True))
         return [answers[name] for name in names]
+
+    def _ask_halves(self, networks: Sequence[Network]) -> Sequence[str]:
+        try:
+            return self._ask(networks) if networks else ()
+        except Exception:
+            if len(networks) == 1:
+                raise
+            half = len(networks) // 2
+            return (*self._ask_halves(networks[:half]), *self._ask_halves(networks[half:]))
 
 
 def join_networks(networks: Sequence[Network]) -> bytes:

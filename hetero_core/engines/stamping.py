@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -43,10 +45,8 @@ def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stam
     # The counter is empty if no node of the domain fits any opset of the engine; all its nodes are refused below.
     chosen = {}
     for domain, votes_of_opset in votes.items():
-        own, newest = network.opsets.get(domain, 1), newest_of_domain.get(domain, 1)
-        chosen[domain] = max(votes_of_opset.items(), key=lambda vote: (vote[1], -abs(vote[0] - own), vote[0]), default=(newest, 0))[
-            0
-        ]
+        ranks = ((count, -abs(opset - network.opsets.get(domain, 1)), opset) for opset, count in votes_of_opset.items())
+        chosen[domain] = max(ranks, default=(0, 0, newest_of_domain.get(domain, 1)))[-1]
     refusals = {}
     for node in network.nodes:
         reason = next(filter(None, (_describe_misfit(inner, chosen, newest_of_domain) for inner in _iterate_nodes(node))), None)
@@ -120,16 +120,13 @@ def _describe_misfit(node: Node, chosen: Mapping[str, int], newest_of_domain: Ma
 
 @cache
 def _span_of_meaning(domain: str, op_type: str, since_version: int) -> tuple[int, int]:
-    meanings = dict(_iterate_meanings(domain, op_type))
-    versions = sorted(meanings)
-    if since_version not in meanings:
-        return since_version, since_version
-    first = last = versions.index(since_version)
-    while first > 0 and meanings[versions[first - 1]] == meanings[since_version]:
-        first -= 1
-    while last + 1 < len(versions) and meanings[versions[last + 1]] == meanings[since_version]:
-        last += 1
-    return versions[first], versions[last + 1] - 1 if last + 1 < len(versions) else _NO_LIMIT
+    newer = _NO_LIMIT + 1
+    for _, group in groupby(_iterate_meanings(domain, op_type), key=itemgetter(1)):
+        versions = [version for version, _ in group]
+        if since_version in versions:
+            return versions[-1], newer - 1
+        newer = versions[-1]
+    return since_version, since_version
 
 
 def _iterate_meanings(domain: str, op_type: str) -> Iterator[tuple[int, object]]:

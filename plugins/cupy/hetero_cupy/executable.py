@@ -16,7 +16,6 @@ from hetero_core.contract import Executable, Extension, RunContext
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.errors import DeviceMemoryError
 from hetero_core.executed import ExecutedNode
-from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import HostOperator, compile_program, find_host_inputs
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, MapType, TensorType, ValueSpec, ValueType
@@ -42,16 +41,11 @@ class GpuExecutable(Executable):
             for spec in prepared.inputs
         )
         self.outputs = tuple(place_value(spec, card.memory) for spec in prepared.outputs)
-        self._counted = self.weights
-        with self._watch_memory("while the weights were written"):
-            self._program = self._compile(prepared, host_inputs)
-        self._counted = self.traffic
         self.network = prepared
-
-    def _compile(self, network: Network, host_inputs: frozenset[str]) -> Program:
-        with self.card.use(self.card.create_stream()):
-            return compile_program(
-                network,
+        self._counted = self.weights
+        with self._watch_memory("while the weights were written"), self.card.use(self.card.create_stream()):
+            self._program = compile_program(
+                prepared,
                 xp=CardNamespace(self.card, self.traffic),
                 to_host=self._read,
                 from_host=self._write,
@@ -59,17 +53,18 @@ class GpuExecutable(Executable):
                 dtypes=DTYPES,
                 host_inputs=host_inputs,
             )
+        self._counted = self.traffic
 
     def _read(self, array: Any) -> Any:
         if not self.card.owns(array):
             return array
-        self._counted.count_read(array.nbytes)
+        self._counted.count(array.nbytes, is_write=False)
         return self.card.to_host(array)
 
     def _write(self, array: Any) -> Any:
         if dtype_of_numpy(array.dtype) not in DTYPES:
             return array  # texts stay on the host: no kernel of the card reads them
-        self._counted.count_write(array.nbytes)
+        self._counted.count(array.nbytes, is_write=True)
         return self.card.from_host(array)
 
     def create_state(self) -> Any:
@@ -104,7 +99,7 @@ class GpuExecutable(Executable):
     def metrics(self) -> Mapping[str, Any]:
         """Metrics: bytes on the card, and bytes copied to and from it since the network was loaded."""
         return {
-            "GPU_WEIGHT_BYTES": self.weights.written_bytes,
+            "GPU_WEIGHT_BYTES": self.weights.snapshot()[3],
             "GPU_HOST_READS": lambda: self.traffic.snapshot()[0],
             "GPU_HOST_READ_BYTES": lambda: self.traffic.snapshot()[1],
             "GPU_HOST_WRITES": lambda: self.traffic.snapshot()[2],

@@ -6,7 +6,6 @@ An entry can go when the library does the same as NumPy, without a wait.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,32 +21,23 @@ ATOMIC_REDUCTIONS = frozenset({"none", "add", "max", "min"})
 ATOMIC_DTYPES = frozenset({"float16", "float32", "float64", "int32", "uint32", "uint64"})
 
 
-@dataclass
 class CopyCounts:
     """Numbers and bytes of the copies of runs inside a network; the core counts the copies at the network's border."""
 
-    reads: int = 0
-    read_bytes: int = 0
-    writes: int = 0
-    written_bytes: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    def __init__(self) -> None:
+        self._totals = [0, 0, 0, 0]
+        self._lock = threading.Lock()
 
-    def count_read(self, nbytes: int) -> None:
-        """Counts one copy from the card to the host."""
+    def count(self, nbytes: int, *, is_write: bool) -> None:
+        """Counts one copy from the host to the card, or else from the card to the host."""
         with self._lock:
-            self.reads += 1
-            self.read_bytes += nbytes
+            self._totals[2 * is_write] += 1
+            self._totals[2 * is_write + 1] += nbytes
 
-    def count_write(self, nbytes: int) -> None:
-        """Counts one copy from the host to the card."""
-        with self._lock:
-            self.writes += 1
-            self.written_bytes += nbytes
-
-    def snapshot(self) -> tuple[int, int, int, int]:
+    def snapshot(self) -> tuple[int, ...]:
         """Returns reads, their bytes, writes, their bytes."""
         with self._lock:
-            return self.reads, self.read_bytes, self.writes, self.written_bytes
+            return tuple(self._totals)
 
 
 class CardNamespace:
@@ -77,7 +67,7 @@ class CardNamespace:
         if isinstance(value, list | tuple) and any(hasattr(each, "dtype") and not isinstance(each, np.generic) for each in value):
             return self._card.xp.stack([self.asarray(element, dtype) for element in value])
         host = np.asarray(value, dtype=dtype)
-        self._traffic.count_write(host.nbytes)
+        self._traffic.count(host.nbytes, is_write=True)
         return self._card.from_host(host)
 
     def argsort(self, array: Any, axis: int = -1, *, stable: bool = True) -> Any:
@@ -86,5 +76,5 @@ class CardNamespace:
 
     def nonzero(self, flags: Any) -> tuple[Any, ...]:
         """Returns the positions in a vector. The host needs their number for the next step: a counted read."""
-        self._traffic.count_read(8)
+        self._traffic.count(8, is_write=False)
         return (self._card.find_nonzero(flags),)

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -34,12 +35,8 @@ def store_session(engine: OrtEngine, stamped: Network, settings: Settings) -> Ma
             "session.optimized_model_external_initializers_min_size_in_bytes": str(_SMALLEST_OUTSIDE),
         }
         build_session(engine, stamped, settings, entries=entries, optimized_model_filepath=path)
-        stored = {}
-        for name in (MODEL, _WEIGHTS):
-            if os.path.exists(os.path.join(folder, name)):
-                with open(os.path.join(folder, name), "rb") as file:
-                    stored[name] = file.read()
-        return stored
+        files = [Path(folder, name) for name in (MODEL, _WEIGHTS)]
+        return {file.name: file.read_bytes() for file in files if file.exists()}
 
 
 def restore_session(engine: OrtEngine, stored: Mapping[str, memoryview], settings: Settings) -> Loaded:

@@ -46,8 +46,7 @@ def has_open_sum(graph: Graph) -> bool:
     """Says whether a graph, or a body in it, adds up float32 along axes of open size."""
     return any(
         (
-            node.op_type in _SUMS
-            and not node.domain
+            _CORRECTIONS.get((node.domain, node.op_type)) in (_correct_integer_sum, _correct_float_sum)
             and dtype_of_input(node, graph) == "float32"
             and _count_reduced(node, graph) is None
         )
@@ -77,7 +76,9 @@ class _Corrector:
         constants: dict[str, Initializer] = {}
         for node in graph.nodes:
             corrected = node.with_bodies({name: self.correct_graph(body, around) for name, body in node.bodies.items()})
-            corrected = self._name_outputs(corrected)
+            if (node.domain, node.op_type) in (("", "Split"), ("", "Loop")) and not all(node.outputs):
+                # The engine ends the process if an output that nothing reads has no name.
+                corrected = replace(corrected, outputs=tuple(name or self.name_value("unread") for name in node.outputs))
             self._graph, self._nodes, self._constants = graph, nodes, constants
             correction = _CORRECTIONS.get((node.domain, node.op_type))
             if correction is None or not correction(self, corrected, around):
@@ -88,12 +89,6 @@ class _Corrector:
         initializers = MappingProxyType({**graph.initializers, **constants})
         types = MappingProxyType({**graph.types, **{name: constant.type for name, constant in constants.items()}})
         return replace(graph, nodes=tuple(nodes), initializers=initializers, types=types)
-
-    def _name_outputs(self, node: Node) -> Node:
-        """Returns the node with a name for each output that nothing reads, if the engine ends the process without one."""
-        if (node.domain, node.op_type) not in (("", "Split"), ("", "Loop")) or all(node.outputs):
-            return node
-        return replace(node, outputs=tuple(name or self.name_value("unread") for name in node.outputs))
 
     def add(self, op_type: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
         """Appends a node with a single output and returns the output's name."""
@@ -133,19 +128,17 @@ class _Corrector:
         return f"hetero/corrected/{stem}_{self._count}"
 
 
-def may_divide_least(node: Node, graph: Graph) -> bool:
-    """Says whether a Div of int32 or int64 may divide the least integer by -1, at which the processor raises a signal."""
-    if len(node.inputs) != 2 or dtype_of_input(node, graph) not in ("int32", "int64"):
-        return False
-    dividend, divisor = (find_constant(name, graph) for name in node.inputs)
-    may_be_least = dividend is None or bool((dividend == np.iinfo(dividend.dtype).min).any())
-    return may_be_least and (divisor is None or bool((divisor == -1).any()))
-
-
 def _correct_division(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Divides by 1 in place of -1, and negates the dividend by a product, which wraps around."""
+    """Divides by 1 in place of -1, and negates the dividend by a product, which wraps around.
+
+    The processor raises a signal if the least integer is divided by -1.
+    """
     dtype = dtype_of_input(node, graph)
-    if not may_divide_least(node, graph) or dtype is None:
+    if dtype not in ("int32", "int64"):
+        return False
+    numerators, denominators = (find_constant(name, graph) for name in node.inputs)
+    may_be_least = numerators is None or bool((numerators == np.iinfo(numerators.dtype).min).any())
+    if not may_be_least or not (denominators is None or bool((denominators == -1).any())):
         return False
     dividend, divisor = node.inputs
     minus_one, two, unit = (corrector.constant(np.array(value, dtype)) for value in (-1, 2, 1))
@@ -159,7 +152,7 @@ def _correct_integer_sum(corrector: _Corrector, node: Node, graph: Graph) -> boo
     """Adds up int32 in int64, and of int64 the upper and the lower halves: the engine adds in float64 and saturates."""
     dtype = dtype_of_input(node, graph)
     if dtype not in ("int32", "int64"):
-        return False
+        return _correct_float_sum(corrector, node, graph)
     value = node.inputs[0]
     if dtype == "int32":
         value = corrector.add("Cast", value, to=onnx_of_dtype("int64"))
@@ -212,12 +205,6 @@ def _correct_float_sum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     return True
 
 
-def _correct_reduction(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    return (node.op_type in _INTEGER_SUMS and _correct_integer_sum(corrector, node, graph)) or _correct_float_sum(
-        corrector, node, graph
-    )
-
-
 def _count_reduced(node: Node, graph: Graph) -> int | None:
     shape, axes = find_shape(node, graph), find_reduced_axes(node, graph)
     sizes = None if shape is None or axes is None else [shape[axis] for axis in axes]
@@ -247,7 +234,8 @@ def _correct_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
 def _correct_steps(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     """Puts a recurrent layer into an If: without steps or sequences it returns its initial states."""
     dtype = dtype_of_input(node, graph)
-    if has_steps(node, graph) or dtype is None or node.attributes.get("layout", 0):
+    has_steps = all(isinstance(size, int) and size > 0 for size in (find_shape(node, graph) or (None,))[:2])
+    if has_steps or dtype is None or node.attributes.get("layout", 0):
         return False
     return _avoid_nothing(corrector, node, dtype, (0,), lambda index: _make_initial_state(corrector, node, index, dtype))
 
@@ -282,12 +270,6 @@ def _avoid_nothing(
         attributes=MappingProxyType(branches),
         captures=node.reads,
     )
-
-
-def has_steps(node: Node, graph: Graph) -> bool:
-    """Says whether a recurrent layer has steps and sequences in every run."""
-    shape = find_shape(node, graph)
-    return shape is not None and all(isinstance(size, int) and size > 0 for size in shape[:2])
 
 
 def _make_initial_state(corrector: _Corrector, node: Node, index: int, dtype: str) -> str:
@@ -378,25 +360,25 @@ def _dequantizes_both(network: Network) -> bool:
     return not dtypes.isdisjoint({"uint8", None}) and not dtypes.isdisjoint({"int8", None})
 
 
-def _shift_product(weight: int, point: int) -> Callable[[_Corrector, Node, Graph], bool]:
-    """Returns a correction that makes uint8 of an int8 operand and its zero point, both more by 128."""
+def _shift_product(operand: int, point: int, other: int = 0) -> Callable[[_Corrector, Node, Graph], bool]:
+    """Returns a correction that makes uint8 of an int8 operand and its zero point, both more by 128, beside another operand of uint8."""
 
     def correct(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-        if not corrector.saturates or dtype_of_input(node, graph, weight) != "int8":
-            return False
-        if dtype_of_input(node, graph) == "int8":
+        is_mixed = dtype_of_input(node, graph, operand) == "int8" != dtype_of_input(node, graph, other)
+        if not corrector.saturates or not is_mixed:
             return False
         inputs = [*node.inputs, *[""] * (point + 1 - len(node.inputs))]
-        for index in (weight, point):
-            inputs[index] = (
-                _shift(corrector, inputs[index], graph) if inputs[index] else corrector.constant(np.array(128, np.uint8))
-            )
+        inputs[operand] = _shift(corrector, inputs[operand], graph)
+        inputs[point] = _shift(corrector, inputs[point], graph)
         return corrector.keep(node, inputs=tuple(inputs))
 
     return correct
 
 
 def _shift(corrector: _Corrector, name: str, graph: Graph) -> str:
+    """Returns an int8 value plus 128; 128 for an absent zero point."""
+    if not name:
+        return corrector.constant(np.array(128, np.uint8))
     constant = graph.initializers.get(name)
     if constant is not None:
         return corrector.constant(constant.array.view(np.uint8) ^ np.uint8(128))
@@ -411,16 +393,6 @@ def _shift_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
             inputs[weight], inputs[point] = _shift(corrector, inputs[weight], graph), _shift(corrector, inputs[point], graph)
             node = replace(node, inputs=tuple(inputs))
     return _correct_recurrent(corrector, node, graph) or corrector.keep(node)
-
-
-def _shift_convolution(corrector: _Corrector, node: Node, graph: Graph) -> bool:
-    """Makes uint8 of an int8 image: ConvInteger multiplies filters by images, so that uint8 filters and int8 images saturate."""
-    if not corrector.saturates or (dtype_of_input(node, graph), dtype_of_input(node, graph, 1)) != ("int8", "uint8"):
-        return False
-    inputs = [*node.inputs, *[""] * (3 - len(node.inputs))]
-    inputs[0] = _shift(corrector, inputs[0], graph)
-    inputs[2] = _shift(corrector, inputs[2], graph) if inputs[2] else corrector.constant(np.array(128, np.uint8))
-    return corrector.keep(node, inputs=tuple(inputs))
 
 
 def _shift_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> Node:
@@ -512,18 +484,17 @@ def _part_quantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     return corrector.keep(node, inputs=(corrector.add("Sum", node.inputs[0]), *node.inputs[1:]))
 
 
-_INTEGER_SUMS = frozenset({"ReduceL1", "ReduceSum", "ReduceSumSquare"})
-_SUMS = _INTEGER_SUMS | {"ReduceL2", "ReduceLogSum", "ReduceMean"}
-
 _CORRECTIONS: Mapping[tuple[str, str], Callable[[_Corrector, Node, Graph], bool]] = {
     **{("", name): _part_product for name in ("Conv", "Gemm", "MatMul")},
-    ("", "ConvInteger"): _shift_convolution,
+    # ConvInteger multiplies filters by images, so that uint8 filters and int8 images saturate.
+    ("", "ConvInteger"): _shift_product(0, 2, other=1),
     ("", "DequantizeLinear"): _part_dequantized,
     ("", "Div"): _correct_division,
     ("", "Einsum"): _correct_einsum,
     ("", "GroupNormalization"): _correct_group_normalization,
     **{("", name): _correct_recurrent for name in ("GRU", "LSTM", "RNN")},
-    **{("", name): _correct_reduction for name in sorted(_SUMS)},
+    **{("", name): _correct_integer_sum for name in ("ReduceL1", "ReduceSum", "ReduceSumSquare")},
+    **{("", name): _correct_float_sum for name in ("ReduceL2", "ReduceLogSum", "ReduceMean")},
     ("", "MatMulInteger"): _shift_product(1, 3),
     ("", "QLinearConv"): _shift_product(3, 5),
     ("com.microsoft", "QLinearConv"): _shift_product(3, 5),

@@ -33,8 +33,8 @@ def find_libraries(nodes: Iterable[Node]) -> tuple[str, ...]:
 
     Raises: DeviceUnavailableError for a path that is no file.
     """
-    outer = list(nodes)
-    inner = [each for node in outer for body in node.bodies.values() for each in iterate_nodes(body)]
+    outer = tuple(nodes)
+    inner = (each for node in outer for body in node.bodies.values() for each in iterate_nodes(body))
     domains = {node.domain for node in (*outer, *inner) if not node.since_version and not knows_contrib(node)}
     if not domains:
         return ()
@@ -80,10 +80,8 @@ def infer_types(node: Node, input_types: tuple[ValueType | None, ...]) -> tuple[
         opsets={"": 17, node.domain: node.opset},
     )
     types = _ask(network_to_bytes(alone), libraries)
-    if types is None:
-        return None
-    answers = iter(types)
-    return tuple(next(answers) if value else TensorType(None) for value in node.outputs)
+    answers = iter(types or ())
+    return None if types is None else tuple(next(answers) if value else TensorType(None) for value in node.outputs)
 
 
 @cache

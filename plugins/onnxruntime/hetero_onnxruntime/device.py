@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -32,7 +31,6 @@ class OrtDevice(EngineDevice):
         self._name = name
         self._engine = engine
         self.version = engine.version
-        self._lock = threading.Lock()
         self._probers: dict[str, OrtProber] = {}
 
     @property
@@ -58,7 +56,6 @@ class OrtDevice(EngineDevice):
             "DEVICE_TYPE": "discrete" if device.id in _CARDS else "integrated",
             # MaxPool of ONNX Runtime 1.32 passes NaN over; shaders of WebGPU clamp an index.
             "VALUE_DEVIATIONS": ("NAN", "INDICES") if device.id == WEBGPU_ID else ("NAN",),
-            "ORT_DISTRIBUTIONS": tuple(f"{name} {version}" for name, version in sorted(self._engine.distributions.items())),
             **(describe_host_memory() if device.id in ("", "CPU") else {}),
         }
 
@@ -90,9 +87,7 @@ class OrtDevice(EngineDevice):
     def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:
         """Returns why the engine makes no session of a node, by name."""
         provider = self._provider(device)
-        with self._lock:
-            prober = self._probers.setdefault(provider, OrtProber(self._engine, provider))
-        return prober.find_refusals(nodes, stamped)
+        return self._probers.setdefault(provider, OrtProber(self._engine, provider)).find_refusals(nodes, stamped)
 
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> Executable:
         """Makes a session on the provider that was asked for."""

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.engines.installation import find_version, import_engine, require_version
 from hetero_core.errors import DeviceUnavailableError, enumerate_choices
 from hetero_onnxruntime.libraries import find_devices, register_libraries
@@ -184,18 +183,12 @@ def saturates_products() -> bool:
 
     A product in the engine is compared with the exact integer, once in a process (onnxruntime#6004).
     """
-    import onnx  # heavy, and loaded already if there is a network
+    import onnx.parser  # heavy, and loaded already if there is a network
 
     module = import_own_names()
-    helper, types = onnx.helper, onnx.TensorProto
-    inputs = [helper.make_tensor_value_info("a", types.UINT8, [2, 64]), helper.make_tensor_value_info("b", types.INT8, [64, 2])]
-    graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", ["a", "b"], ["y"])],
-        "probe",
-        inputs,
-        [helper.make_tensor_value_info("y", types.INT32, [2, 2])],
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 13]> probe (uint8[2,64] a, int8[64,2] b) => (int32[2,2] y) { y = MatMulInteger (a, b) }'
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     session = open_session(module, model.SerializeToString(), make_options(module, CPU_PROVIDER), CPU_PROVIDER)
     (result,) = session.run(None, {"a": np.full((2, 64), 255, np.uint8), "b": np.full((64, 2), 127, np.int8)})
     return bool((result != 64 * 255 * 127).any())
@@ -250,13 +243,11 @@ def _accepts(module: Any, opsets: Mapping[str, int], ir_version: int) -> bool:
 
 
 def _probe_model(opsets: Mapping[str, int], ir_version: int, dtype: str = "float32") -> bytes:
-    import onnx  # heavy, and loaded already with the network
+    import onnx.parser  # heavy, and loaded already with the network
 
-    helper = onnx.helper
-    value = [helper.make_tensor_value_info(name, onnx_of_dtype(dtype), [2]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "probe", value[:1], value[1:])
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid(domain, opset) for domain, opset in opsets.items()], ir_version=ir_version
-    )
-    content: bytes = model.SerializeToString()
+    imported = ", ".join(f'"{domain}": {opset}' for domain, opset in opsets.items())
+    kind = dtype.removesuffix("32")
+    content: bytes = onnx.parser.parse_model(
+        f"<ir_version: {ir_version}, opset_import: [{imported}]> probe ({kind}[2] x) => ({kind}[2] y) {{ y = Add (x, x) }}"
+    ).SerializeToString()
     return content

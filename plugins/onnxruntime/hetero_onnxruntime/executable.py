@@ -149,13 +149,14 @@ class OrtExecutable(Executable):
     @cached_property
     def _wide(self) -> OrtExecutable:
         """The network with sums in float64, for runs with inputs of many elements."""
-        settings = replace(self.settings, widens=True)
-        return OrtExecutable(self._engine, self.network, self._stamp, settings, build_session(self._engine, self.stamped, settings))
+        return self._load_again(replace(self.settings, widens=True))
 
     @cached_property
     def _single(self) -> OrtExecutable:
         """The network on a single thread, for runs with empty inputs."""
-        settings = replace(self.settings, threads=1)
+        return self._load_again(replace(self.settings, threads=1))
+
+    def _load_again(self, settings: Settings) -> OrtExecutable:
         return OrtExecutable(self._engine, self.network, self._stamp, settings, build_session(self._engine, self.stamped, settings))
 
     def _require_loaded(self) -> Loaded:

@@ -8,8 +8,7 @@ onnxruntime-openvino 1.24.1. WebGPU's provider: found with onnxruntime-ep-webgpu
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from itertools import repeat
 from operator import ge
 
@@ -22,6 +21,7 @@ from hetero_core.engines.inspection import (
     find_constant,
     find_shape,
     has_input,
+    is_exact_factor,
     list_nearest_factors,
 )
 from hetero_core.engines.known_errors import (
@@ -43,10 +43,9 @@ from hetero_core.engines.known_errors import (
     tabulate,
 )
 from hetero_core.network.graph import Graph, Node
-from hetero_core.network.operators import scale_size
 from hetero_core.network.types import TensorType
 from hetero_onnxruntime.corrections import MANY, may_have_no_depth
-from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, import_own_names, make_options, open_session
+from hetero_onnxruntime.engine import WEBGPU_PROVIDER
 
 OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
 
@@ -65,15 +64,12 @@ def find_provider_error(node: Node, graph: Graph, provider: str, fault_of_halves
         dtype_of_value(value, graph) == "float16" for value in (*node.reads, *node.outputs) if value
     ):
         return f"{provider} does not run float16 here: {fault_of_halves}"
-    if provider == WEBGPU_PROVIDER:
-        return find_error(node, graph, _check_webgpu)
-    return find_error(node, graph, _check_openvino) if provider == OPENVINO_PROVIDER else None
+    check = {WEBGPU_PROVIDER: _check_webgpu, OPENVINO_PROVIDER: _check_openvino}.get(provider)
+    return None if check is None else find_error(node, graph, check)
 
 
 def _check_openvino(node: Node, graph: Graph) -> str | None:
-    if node.domain:
-        return None
-    return _check_openvino_rows(node, graph) or _check_integers(node, graph)
+    return None if node.domain else _check_openvino_rows(node, graph) or _check_integers(node, graph)
 
 
 def _moves_empty_axes(node: Node, graph: Graph) -> bool:
@@ -168,92 +164,25 @@ def _sums_many(node: Node, graph: Graph) -> bool:
 
 
 _MODES = ("asymmetric", "half_pixel", "pytorch_half_pixel")
-_LARGEST = 1 << 16
-"""Pixels along an axis; longer axes are not compared."""
 
 
 def _picks_other_pixels(node: Node, graph: Graph) -> bool:
-    """Says whether a nearest Resize of known sizes picks another pixel than the standard, since it divides in float32.
+    """Says whether a nearest Resize may pick another pixel than the standard, since it divides in float32.
 
-    From 20 to 12 pixels, asymmetric, floor: pixel 9 is 15 = 9 x 20 / 12 and becomes 14. Of open sizes, constant scales are refused that
-    are no whole number and no part of 1. Source: ONNX Resize-19.
+    From 20 to 12 pixels, asymmetric, floor: pixel 9 is 15 = 9 x 20 / 12 and becomes 14. Source: ONNX Resize-19.
     """
     coordinates = node.attributes.get("coordinate_transformation_mode", "half_pixel")
-    rounding = node.attributes.get("nearest_mode", "round_prefer_floor")
     is_stretched = node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
     if node.since_version < 11 or coordinates not in _MODES or not is_stretched:
         return False
-    for size, factor in zip(find_shape(node, graph) or (), list_nearest_factors(node, graph), strict=False):
-        if factor is None:
-            continue
-        if not isinstance(size, int):
-            if 1 not in (factor.numerator, factor.denominator):
-                return True
-        elif 0 < size <= _LARGEST:
-            target = scale_size(size, float(factor))
-            scale = None if has_input(node, 3) else float(factor)
-            if 0 < target <= _LARGEST and target % size and _is_wrong(size, target, scale, coordinates, rounding):
-                return True
-    return False
-
-
-@cache
-def _is_wrong(size: int, target: int, scale: float | None, coordinates: str, rounding: str) -> bool:
-    """Compares the engine's pixels along one axis with exact fractions."""
-    import onnx.parser  # heavy, and loaded already if there is a network
-
-    module = import_own_names()
-    ratio = Fraction(target, size) if scale is None else Fraction(scale)
-    expected = [_pick(pixel, size, target, ratio, coordinates, rounding) for pixel in range(target)]
-    constant, inputs = (
-        (f"int64[4] s = {{1,1,{target},1}}", ", , , s") if scale is None else (f"float[4] s = {{1,1,{scale},1}}", ", , s")
-    )
-    attributes = f'mode = "nearest", coordinate_transformation_mode = "{coordinates}", nearest_mode = "{rounding}"'
-    model = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 13]> probe (float[1,1,{size},1] x) => (float[a,b,c,d] y) <{constant}> '
-        f"{{ y = Resize <{attributes}> (x{inputs}) }}"
-    )
-    options = make_options(module, CPU_PROVIDER)
-    options.intra_op_num_threads = 1
-    session = open_session(module, model.SerializeToString(), options, CPU_PROVIDER)
-    (pixels,) = session.run(None, {"x": np.arange(size, dtype=np.float32).reshape(1, 1, size, 1)})
-    return bool(pixels.reshape(-1).astype(int).tolist() != expected)
-
-
-def _pick(pixel: int, size: int, target: int, ratio: Fraction, coordinates: str, rounding: str) -> int:
-    half = Fraction(1, 2)
-    place = pixel / ratio if coordinates == "asymmetric" else (pixel + half) / ratio - half
-    if coordinates == "pytorch_half_pixel" and target == 1:
-        place = Fraction(0)
-    rounded = {
-        "ceil": math.ceil(place),
-        "floor": math.floor(place),
-        "round_prefer_ceil": math.floor(place + half),
-        "round_prefer_floor": math.ceil(place - half),
-    }[rounding]
-    return min(max(rounded, 0), size - 1)
+    return any(factor is not None and not is_exact_factor(factor) for factor in list_nearest_factors(node, graph))
 
 
 _LONG = frozenset({"int64", "uint64"})
 _WIDE = _LONG | {"int32", "uint32"}
 _BYTES = frozenset({"int8", "uint8"})
-_INDICES = {
-    "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "Gather": (1,),
-    "GatherElements": (1,),
-    "GatherND": (1,),
-    "Loop": (0,),
-    "OneHot": (0, 1),
-    "Pad": (1, 3),
-    "Reshape": (1,),
-    "ScatterElements": (1,),
-    "ScatterND": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Unsqueeze": (1,),
-}
+_INDEXED = "Expand Gather GatherElements GatherND Reshape ScatterElements ScatterND Squeeze Tile TopK Unsqueeze"
+_INDICES = {**dict.fromkeys(_INDEXED.split(), (1,)), "ConstantOfShape": (0,), "Loop": (0,), "OneHot": (0, 1), "Pad": (1, 3)}
 """Operator -> the inputs that hold sizes, axes and positions, which 32 bits are enough for."""
 _GROWING = frozenset({"Einsum", "Gemm", "MatMul", "Pow", "ReduceProd", "ReduceSumSquare"})
 _IN_FLOAT = _GROWING | {
@@ -348,9 +277,7 @@ ERRORS = (
          kind="fails"),
     _row("training dropout", "Dropout", _may_train, "a Dropout that trains draws other numbers than ONNX's cases",
          "training_dropout", versions="1.31"),
-    _row("norm of many elements", "LpNormalization", _sums_many,
-         "ONNX Runtime adds up many elements in one float32, and loses them"),
-    _row("pooled norm of many elements", "GlobalLpPool", _sums_many,
+    _row("norm of many elements", "GlobalLpPool LpNormalization", _sums_many,
          "ONNX Runtime adds up many elements in one float32, and loses them"),
     _row("given size of MaxUnpool", "MaxUnpool", reads(2), "ONNX Runtime places values wrongly when output_shape is given",
          "maxunpool_export_with_output_shape", versions="1.31"),
@@ -380,7 +307,8 @@ ERRORS = (
          "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given",
          "resize_downsample_scales_linear_align_corners", versions="1.31"),
     _row("nearest pixel", "Resize", _picks_other_pixels,
-         "ONNX Runtime divides coordinates in float32 and picks another pixel than the standard at these sizes"),
+         "ONNX Runtime divides coordinates in float32, and may pick another pixel than the standard unless sizes are multiplied by a whole "
+         "number or divided by a power of two"),
     _row("backwards to the largest integer", "Slice", _slices_to_largest,
          "ONNX Runtime slices backwards to the first element if the end is the largest integer; the standard stops there"),
     _row("empty list of axes", "Squeeze", may_have_empty_axes, EMPTY_AXES),
@@ -418,10 +346,8 @@ OPENVINO_ERRORS = (
     _openvino_row("boxes at the threshold", "NonMaxSuppression", always,
                   "OpenVINO's provider drops boxes whose overlap equals the threshold",
                   "nonmaxsuppression_iou_threshold_boundary"),
-    _openvino_row("maximum of infinities", "ReduceMax", has_dtype(None, "bfloat16", "float16", "float32", "float64"),
-                  "OpenVINO's provider returns the lowest float of infinities alone"),
-    _openvino_row("minimum of infinities", "ReduceMin", has_dtype(None, "bfloat16", "float16", "float32", "float64"),
-                  "OpenVINO's provider returns the highest float of infinities alone"),
+    _openvino_row("extreme of infinities", "ReduceMax ReduceMin", has_dtype(None, "bfloat16", "float16", "float32", "float64"),
+                  "OpenVINO's provider returns the lowest or highest float of infinities alone"),
     _openvino_row("aspect ratio", "Resize", differs("keep_aspect_ratio_policy", "stretch"),
                   "OpenVINO's provider ignores keep_aspect_ratio_policy of Resize", "resize_downsample_sizes_nearest_not_larger"),
     _openvino_row("flattened softmax", "LogSoftmax Softmax", both(flattens_axes, lambda node, graph: node.since_version < 13),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -33,7 +33,7 @@ def register_libraries(module: ModuleType) -> Mapping[str, str]:
         for source in (*_list_packages(), *files):
             title = source.removeprefix(_PREFIX) if source not in files else Path(source).stem
             try:
-                path, names = _find_library(source) if source in files else _read_package(source)
+                path, names = _find_library(source, is_file=source in files)
             except Exception as error:  # noqa: BLE001  # a package of somebody else's may raise anything; its text is the answer
                 faults[title] = f"{type(error).__name__}: {error}"
                 continue
@@ -49,9 +49,8 @@ def register_libraries(module: ModuleType) -> Mapping[str, str]:
 
 def find_devices(module: ModuleType, provider: str) -> list[Any]:
     """Returns the engine's devices of a provider that came in a library, best first; none for a provider that the engine was built with."""
-    if provider not in {name for names in _providers_of_library.values() for name in names}:
-        return []
-    return [device for device in module.get_ep_devices() if device.ep_name == provider]
+    is_known = any(provider in names for names in _providers_of_library.values())
+    return [device for device in module.get_ep_devices() if device.ep_name == provider] if is_known else []
 
 
 def _list_packages() -> list[str]:
@@ -64,17 +63,17 @@ def _list_packages() -> list[str]:
     return [name for name, spec in specs if spec is not None and spec.origin is not None]
 
 
-def _read_package(name: str) -> tuple[str, tuple[str, ...]]:
-    """Returns path and providers of a package's library, by the two functions that ONNX Runtime's documents ask of such packages."""
-    package = import_module(name)
-    names = package.get_ep_names() if hasattr(package, "get_ep_names") else [package.get_ep_name()]
-    return str(package.get_library_path()), tuple(names)
+def _find_library(source: str, *, is_file: bool) -> tuple[str, Sequence[str]]:
+    """Returns path and providers of a library; of a file, no providers.
 
-
-def _find_library(path: str) -> tuple[str, tuple[str, ...]]:
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"{LIBRARY_VARIABLE} names '{path}', which is no file; give the path of a provider's library")
-    return os.path.abspath(path), ()
+    A package tells them by the two functions that ONNX Runtime's documents ask of such packages.
+    """
+    if is_file and not os.path.isfile(source):
+        raise FileNotFoundError(f"{LIBRARY_VARIABLE} names '{source}', which is no file; give the path of a provider's library")
+    if is_file:
+        return os.path.abspath(source), ()
+    package = import_module(source)
+    return str(package.get_library_path()), package.get_ep_names() if hasattr(package, "get_ep_names") else [package.get_ep_name()]
 
 
 def _register(module: ModuleType, path: str) -> str:

@@ -48,19 +48,9 @@ class OrtProber:
         }
 
     def _ask(self, networks: Sequence[Network]) -> list[str]:
-        # Captures of a body keep their names when networks are joined, and are not found then.
-        together = [network for network in networks if not network.nodes[0].bodies]
-        answers = iter(self._ask_together(together))
-        return [self._ask_one(network) if network.nodes[0].bodies else next(answers) for network in networks]
-
-    def _ask_together(self, networks: Sequence[Network]) -> list[str]:
-        if len(networks) < 2:
-            return [self._ask_one(network) for network in networks]
-        try:
-            self._try_session([node for network in networks for node in network.nodes], join_networks(networks))
-        except Exception:  # noqa: BLE001  # any error of the engine is its answer
-            half = len(networks) // 2
-            return self._ask_together(networks[:half]) + self._ask_together(networks[half:])
+        if len(networks) == 1:
+            return [self._ask_one(networks[0])]
+        self._try_session([node for network in networks for node in network.nodes], join_networks(networks))
         return [""] * len(networks)
 
     def _ask_one(self, network: Network) -> str:
@@ -103,12 +93,11 @@ def retry_with_open_sizes(network: Network, open_network: Callable[[Network], Re
     try:
         return open_network(network)
     except Exception as error:
-        opened = _open_sizes(network) if _MISJUDGED in str(error) else network
-        if opened is network:
+        if _MISJUDGED not in str(error) or not any(node.bodies for node in network.nodes):
             raise
         logger.info("network '%s' is loaded with open sizes: %s", network.name, shorten_message(str(error)))
         try:
-            return open_network(opened)
+            return open_network(_open_graph(network))
         except Exception:  # noqa: BLE001  # the first error is about the network as it is
             raise error from None
 
@@ -120,17 +109,8 @@ ONNX Runtime 1.32, on networks with an If in the body of an If that it runs with
 """
 
 
-def _open_sizes(network: Network) -> Network:
-    """Returns the network with open sizes at its inputs, outputs and inner values, in its bodies, too; the network itself without bodies
-    or sizes.
-    """
-    if not any(node.bodies for node in network.nodes):
-        return network
-    opened = _open_graph(network)
-    return network if opened.inputs == network.inputs else opened
-
-
 def _open_graph(graph: AnyGraph) -> AnyGraph:
+    """Returns a graph with open sizes at its inputs, outputs and inner values, in its bodies, too."""
     inputs, outputs = (tuple(replace(spec, type=_open_type(spec.type)) for spec in side) for side in (graph.inputs, graph.outputs))
     types = {name: value_type if name in graph.initializers else _open_type(value_type) for name, value_type in graph.types.items()}
     nodes = tuple(
@@ -184,8 +164,5 @@ def _kernel_versions() -> dict[tuple[str, str], set[tuple[int, int]]]:
     versions: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for kernel in state.get_all_opkernel_def():
         low, high = kernel.version_range
-        versions.setdefault((kernel.domain, kernel.op_name), set()).add((low, low if high == _OPEN_END else high))
+        versions.setdefault((kernel.domain, kernel.op_name), set()).add((low, low if high == 2**31 - 1 else high))  # no end
     return versions
-
-
-_OPEN_END = 2**31 - 1

@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero_core.contract import ConfigKey
 from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
-from hetero_core.engines.inspection import find_shape, has_input
+from hetero_core.engines.inspection import dtype_of_input, dtype_of_value, find_shape, has_input
 from hetero_core.errors import LoadError
 from hetero_core.network.graph import EMPTY, Network, iterate_graphs
 from hetero_core.network.initializers import Initializer
@@ -92,13 +92,15 @@ def build_session(
 
     def open_network(network: Network) -> Loaded:
         options = make_session_options(engine, settings, entries, **more)
-        disabled = _list_wrong_moves(network)
-        # It makes uint8 of int8 in front of int8 weights.
-        disabled += ["QDQS8ToU8Transformer"] if saturates else []
         model, arrays = _write_model(engine, network, options)
-        disabled += ["SkipLayerNormFusion"] if _has_single_scale(network) else []
-        disabled += ["ExpandElimination"] if _expands_to_nothing(network) else []
-        disabled += ["MatmulTransposeFusion"] if _may_turn_halves(network) else []
+        rewrites = {
+            "QDQPropagationTransformer": _moves_wrongly(network),
+            "QDQS8ToU8Transformer": saturates,  # makes uint8 of int8 in front of int8 weights
+            "SkipLayerNormFusion": _has_single_scale(network),
+            "ExpandElimination": _expands_to_nothing(network),
+            "MatmulTransposeFusion": _may_turn_halves(network),
+        }
+        disabled = [name for name, is_wrong in rewrites.items() if is_wrong]
         return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), arrays)
 
     try:
@@ -124,28 +126,25 @@ def make_session_options(engine: OrtEngine, settings: Settings, entries: Mapping
     return options
 
 
-def _list_wrong_moves(network: Network) -> list[str]:
-    """Returns the optimizers that are wrong about a network that dequantizes.
+def _moves_wrongly(network: Network) -> bool:
+    """Says whether the engine moves dequantizations of a network wrongly.
 
     ONNX Runtime 1.32 repeats a dequantization behind a node that moves its values (Transpose, Reshape, Slice), with a QuantizeLinear before
     it. That QuantizeLinear silently makes uint8 without a zero point, from opset 21 also with a zero point of int8, and does not take
     int32.
     """
-    dequantizing = [
-        node for node in network.nodes if node.op_type == "DequantizeLinear" and node.inputs[0] not in network.initializers
-    ]
-    dtypes = [getattr(network.type_of(node.inputs[0]), "dtype", None) for node in dequantizing]
-    is_wrong = "int32" in dtypes or any(
-        dtype != "uint8" and (not has_input(node, 2) or node.opset >= 21) for node, dtype in zip(dequantizing, dtypes, strict=True)
-    )
-    return ["QDQPropagationTransformer"] if is_wrong else []
+    for node in network.nodes:
+        if node.op_type == "DequantizeLinear" and node.inputs[0] not in network.initializers:
+            dtype = dtype_of_input(node, network)
+            if dtype == "int32" or (dtype != "uint8" and (not has_input(node, 2) or node.opset >= 21)):
+                return True
+    return False
 
 
 def _may_turn_halves(network: Network) -> bool:
     """Says whether ONNX Runtime 1.32 may end the process: at a float16 product with a batch that a Transpose moved from the front."""
-    products = (node for node in network.nodes if node.op_type == "MatMul" and not node.domain)
-    has_halves = any(getattr(network.type_of(node.outputs[0]), "dtype", None) == "float16" for node in products)
-    return has_halves and any(node.op_type == "Transpose" for node in network.nodes)
+    dtypes = [dtype_of_value(node.outputs[0], network) for node in network.nodes if node.op_type == "MatMul" and not node.domain]
+    return "float16" in dtypes and any(node.op_type == "Transpose" for node in network.nodes)
 
 
 def _expands_to_nothing(network: Network) -> bool:
@@ -153,13 +152,11 @@ def _expands_to_nothing(network: Network) -> bool:
 
     A size that is computed may become a constant when the engine folds.
     """
-    shapes = (
-        graph.initializers.get(node.inputs[1])
+    return any(
+        node.op_type == "Expand" and 0 in getattr(graph.initializers.get(node.inputs[1]), "array", (0,))
         for graph in iterate_graphs(network)
         for node in graph.nodes
-        if node.op_type == "Expand"
     )
-    return any(shape is None or 0 in shape.array for shape in shapes)
 
 
 def _has_single_scale(network: Network) -> bool:

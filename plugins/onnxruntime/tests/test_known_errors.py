@@ -106,10 +106,6 @@ EXAMPLES: dict[str, Example] = {
         "13 g (float[2,2000000] x) => (y) { y = LpNormalization(x) }",
         "13 g (float[2000000,2] x) => (y) { y = LpNormalization(x) }",
     ),
-    "pooled norm of many elements": (
-        "13 g (float[1,2,2000,1000] x) => (y) { y = GlobalLpPool(x) }",
-        "13 g (float[1,2000,10,10] x) => (y) { y = GlobalLpPool(x) }",
-    ),
     "given size of MaxUnpool": (
         "11 g (float[1,1,2,2] x, int64[1,1,2,2] i, int64[4] s) => (y) { y = MaxUnpool<kernel_shape = [2,2], strides = [2,2]>(x, i, s) }",
         "11 g (float[1,1,2,2] x, int64[1,1,2,2] i) => (y) { y = MaxUnpool<kernel_shape = [2,2], strides = [2,2]>(x, i) }",

@@ -90,7 +90,10 @@ LONG = "OpenVINO's provider computes integers of 64 bits in 32; "
             "(float[2] x, int64[1] r) => (float[N] y) { y = Tile(x, r) }",
             "OpenVINO's provider returns what it has not written where repeats are no constant",
         ),
-        ("(float[2] x) => (float[1] y) { y = ReduceMax(x) }", "OpenVINO's provider returns the lowest float of infinities alone"),
+        (
+            "(float[2] x) => (float[1] y) { y = ReduceMax(x) }",
+            "OpenVINO's provider returns the lowest or highest float of infinities alone",
+        ),
         (
             "(float[1,1,4,4] x) => (float[1,1,2,2] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (x) }",
             "OpenVINO's provider counts a window that begins behind the end of the input, under ceil_mode",

@@ -2,7 +2,7 @@
 
 OpenVINO 2026.4 on processors computes int64, uint64 and uint32 in int32, saturates 8-bit integers instead of wrapping them around, and
 runs some operators of wide integers in float32, which is exact up to 2^24. A node is refused if a value that it reads or makes may be
-larger, because of a constant or of inputs of `_LEAST` and more. Each run checks its inputs against the limits of `settle_limits`.
+larger, because of a constant or of inputs of `_LEAST` and more. Each run checks its inputs against the limit of `settle_limit`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import bits_of_dtype
-from hetero_core.engines.inspection import MOVING, dtype_of_input, dtype_of_value, find_shape, walk_producers
+from hetero_core.engines.inspection import MOVING, dtype_of_input, dtype_of_value, find_shape
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
 
@@ -29,154 +29,113 @@ _MOST_ELEMENTS = 4096
 """Constants of floats with more elements are weights."""
 _LEAST = 2**18 - 1
 """The lowest limit of an input; indices of the largest vocabularies are no larger."""
-_LONG = frozenset({"int64", "uint32", "uint64"})
-_WIDE = _LONG | {"int32"}
-_NARROW = ("int16", "uint16")
+_UNSIGNED = frozenset({"uint32", "uint64"})
+LONG = _UNSIGNED | {"int64"}
+_WIDE = LONG | {"int32"}
+_NARROW = frozenset({"int8", "int16", "uint8", "uint16"})
+_CASTS = ("Cast", "CastLike")
+_SIZING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"})
+_ADDING = frozenset({"Add", "Sub", "Sum"})
+_MASKING = frozenset({"BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+_SUMMING = frozenset({"CumSum", "ReduceL1", "ReduceSum"})
 _GROWING = frozenset({"Einsum", "Gemm", "MatMul", "Pow", "ReduceProd", "ReduceSumSquare"})
+_WRAPPING = _GROWING | _ADDING | _SUMMING | {"Abs", "BitwiseNot", "Div", "Mul", "Neg", "ReduceMean"}
 _COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 _IN_FLOAT = _COMPARING | frozenset(
     {
-        *("Div", "Mod", "ReduceL1", "ReduceMax", "ReduceMean"),
+        *("Clip", "Div", "Mod", "ReduceL1", "ReduceMax", "ReduceMean"),
         *("ReduceMin", "ReduceSum", "Relu", "Resize", "ReverseSequence", "TopK", "Trilu", "Upsample"),
     }
 )
-_SATURATING = _GROWING | {"Add", "Mul", "ReduceMean", "Sub", "Sum"}
 
 
 def find_arithmetic_error(node: Node, graph: Graph) -> str | None:
     """Returns the text of the engine's error in a node of integers, for any values of its inputs, or None."""
     dtype = dtype_of_input(node, graph) or ""
-    is_in_float = _is_inexact(node, graph)
-    for position, value in enumerate(node.inputs):
-        # The frontend saturates constants, and an end beyond the end is the end.
-        if node.op_type == "Slice" and position > 0:
-            break
-        if _exceeds(value, graph, EXACT_FLOAT if is_in_float else LARGEST):
-            limit = "float32, which is exact up to 2^24" if is_in_float else "32 bits"
+    limit, where = _limit_node(node, graph)
+    # The frontend saturates constants, and an end beyond the end is the end.
+    for value in node.inputs[: 1 if node.op_type == "Slice" else None]:
+        if _exceeds(value, graph, limit):
             kind = dtype_of_value(value, graph)
-            return f"OpenVINO computes {node.op_type} of {kind} in {limit}; the constant '{value}' has larger values"
+            return f"OpenVINO computes {node.op_type} of {kind} in {where}; the constant '{value}' has larger values"
+    target = dtype_of_value(node.outputs[0], graph) if node.op_type in _CASTS else dtype
+    if not _UNSIGNED.isdisjoint((dtype, target)) and node.op_type not in MOVING | _SIZING:
+        kind = dtype if target == dtype else f"{dtype} to {target}"
+        return f"OpenVINO computes {node.op_type} of {kind} in int32"
     if "int" not in dtype:
         return None
     if node.op_type == "BitShift":
         # bitshift_right_int8_negative_input; a shift by the width or more, or out of a byte
         return "OpenVINO shifts signed integers, and beyond their width, another way than the standard"
-    if dtype in ("int8", "uint8"):
-        if node.op_type == "Div":
-            # div_int8, since the engine's fusion is off
-            return f"OpenVINO rounds quotients of {dtype}; the standard cuts them off"
-        is_saturating = node.op_type in _SATURATING or (dtype == "int8" and node.op_type in ("Abs", "Neg"))
-        return f"OpenVINO saturates {dtype}; the standard's reference wraps around" if is_saturating else None
+    if target in ("int16", "uint16") and node.op_type in _CASTS:
+        is_wrapping = dtype not in ("uint8", target, "int8" if target == "int16" else "uint8")
+    else:
+        is_wrapping = dtype in _NARROW and node.op_type in _WRAPPING
+    if is_wrapping and str(target).endswith("16"):
+        return f"OpenVINO holds {target} in 32 bits within a network and does not wrap it around"
+    if is_wrapping:
+        return f"OpenVINO saturates {dtype}; the standard's reference wraps around"
     return f"OpenVINO computes {node.op_type} of {dtype} in float32" if node.op_type in _GROWING else None
 
 
 def find_output_excess(network: Network) -> str | None:
     """Returns why the engine cannot return a constant as it is, or None."""
-    names = (spec.name for spec in network.outputs if _exceeds(spec.name, network, LARGEST))
-    return next(
-        (f"OpenVINO holds integers in 32 bits; the output '{name}' is a constant with larger values" for name in names), None
-    )
+    name = next((spec.name for spec in network.outputs if _exceeds(spec.name, network, LARGEST)), None)
+    return None if name is None else f"OpenVINO holds integers in 32 bits; the output '{name}' is a constant with larger values"
 
 
-def settle_limits(network: Network) -> tuple[dict[str, int], dict[str, Magnitude]]:
-    """Returns how large the absolute integers of inputs may be, and the magnitudes of all values that follow.
+def settle_limit(network: Network) -> tuple[int, dict[str, Magnitude]]:
+    """Returns how large the absolute integers of all inputs may be, and the magnitudes of all values that follow.
 
-    Inputs that are not named may be anything. Under these limits no value is too large for the engine, as long as they can be `_LEAST` or
-    more; `find_excess` finds the remaining nodes.
+    It is the largest number, `_LEAST` at least, under which no value is too large for the engine; `find_excess` finds the nodes of which
+    a value is too large all the same. Up to `LARGEST` int32 needs no check.
     """
-    # The lowest number of 32 bits is False as bool.
-    has_bools = any(
-        node.op_type in ("Cast", "CastLike") and dtype_of_value(node.outputs[0], network) == "bool" for node in network.nodes
-    )
-    limited = _WIDE if has_bools else _LONG
-    if all(node.op_type in MOVING and not node.domain for node in network.nodes):
-        limited -= {"uint32"}  # all bits are there; only numbers are wrong
-    limits = {spec.name: LARGEST for spec in network.inputs if spec.dtype in limited}
-    for value in _list_values_in_float(network):
-        for name in _list_origins(value, network):
-            if network.inputs[network.index_of_input[name]].dtype in _WIDE:
-                limits[name] = EXACT_FLOAT
-    dtypes = {spec.name: spec.dtype for spec in network.inputs}
+    limit, bodies = LARGEST, list(iterate_graphs(network))[1:]
+    if any(node.op_type in _CASTS and dtype_of_value(node.outputs[0], network) == "bool" for node in network.nodes):
+        limit //= 2  # the lowest number of 32 bits is False as bool
+    if any(_limit_node(node, body)[0] == EXACT_FLOAT for body in bodies for node in body.nodes):
+        limit = EXACT_FLOAT
     while True:
-        magnitudes = find_magnitudes(network, limits)
-        excesses = {value for node in network.nodes for value, _ in _list_excesses(node, network, magnitudes)}
-        origins = sorted({name for value in excesses for name in _list_origins(value, network) if dtypes[name] in _WIDE})
-        lowered = {name: half for name in origins if (half := limits.get(name, LARGEST) // 2) >= _LEAST}
-        if not lowered:
-            return limits, magnitudes
-        limits.update(lowered)
+        magnitudes = find_magnitudes(network, limit)
+        if limit == _LEAST or not any(any(_list_excesses(node, network, magnitudes)) for node in network.nodes):
+            return limit, magnitudes
+        limit = max((limit - 1) // 2, EXACT_FLOAT if limit > EXACT_FLOAT else 0)
 
 
 def find_excess(node: Node, network: Network, magnitudes: Mapping[str, Magnitude]) -> str | None:
-    """Returns why the engine cannot compute a node: a value that it reads or makes may be too large, or is not cut off; else None."""
-    dtype = ""
-    for value, limit in _list_excesses(node, network, magnitudes):
-        kind = "float32, which is exact up to 2^24" if limit == EXACT_FLOAT else "32 bits"
-        dtype = str(dtype_of_value(value, network))
-        return f"OpenVINO computes {node.op_type} of {dtype} in {kind}; {_describe(value, magnitudes[value])}"
-    for value in node.outputs:
-        dtype = str(dtype_of_value(value, network)) if value else ""
-        if dtype in _NARROW and value in network.index_of_consumers and not node.domain and _wraps_around(node, network, dtype):
-            return f"OpenVINO holds {dtype} in 32 bits within a network and does not wrap it around, as '{value}' may have to"
+    """Returns why the engine cannot compute a node: a value that it reads or makes may be too large; else None."""
+    for value in _list_excesses(node, network, magnitudes):
+        return (
+            f"OpenVINO computes {node.op_type} of {dtype_of_value(value, network)} in {_limit_node(node, network)[1]}; '{value}' may have "
+            f"absolute values up to {magnitudes[value].largest:.17g}"
+        )
     return None
 
 
-def _wraps_around(node: Node, graph: Graph, dtype: str) -> bool:
-    if node.op_type in ("Cast", "CastLike"):
-        source = str(dtype_of_input(node, graph))
-        return "int" in source and source not in ("uint8", dtype, "int8" if dtype == "int16" else "uint8")
-    return node.op_type in (*_ADDING, *_SUMMING, "Abs", "BitwiseNot", "Mul", "Neg")
-
-
-def _describe(value: str, magnitude: Magnitude) -> str:
-    return f"'{value}' may have absolute values up to {magnitude.largest:.17g}"
-
-
-def _list_excesses(node: Node, network: Network, magnitudes: Mapping[str, Magnitude]) -> Iterable[tuple[str, int]]:
-    """Yields the values of a node that may be too large for the engine, each with the largest exact integer."""
-    is_in_float = not node.domain and _is_inexact(node, network)
-    for value in (*node.inputs, *node.outputs):
-        dtype = dtype_of_value(value, network) if value else None
+def _list_excesses(node: Node, network: Network, magnitudes: Mapping[str, Magnitude]) -> Iterable[str]:
+    """Yields the values of a node that may be too large for the engine."""
+    limit, _ = _limit_node(node, network)
+    for value in filter(None, (*node.inputs, *node.outputs)):
         # Constants have their own reason, and the ends of a Slice are saturated.
-        if dtype not in _WIDE or value in network.initializers or (dtype == "int32" and not is_in_float):
-            continue
-        limit = EXACT_FLOAT if is_in_float else LARGEST
-        if value in magnitudes and magnitudes[value].largest > limit:
-            yield value, limit
+        is_held = value in network.initializers or dtype_of_value(value, network) not in (_WIDE if limit == EXACT_FLOAT else LONG)
+        if not is_held and value in magnitudes and magnitudes[value].largest > limit:
+            yield value
 
 
-def _is_inexact(node: Node, graph: Graph) -> bool:
-    """Says whether the engine computes a node of integers in float32 and its result is wrong for some of 32 bits.
+def _limit_node(node: Node, graph: Graph) -> tuple[int, str]:
+    """Returns the largest integer up to which the engine computes a node exactly, and the type in which it computes.
 
-    A comparison with constants below 2^24 is right: rounding moves no integer onto such a number, nor past it.
+    A comparison with constants below 2^24 is right in float32: rounding moves no integer onto such a number, nor past it.
     """
-    if node.op_type not in _IN_FLOAT or dtype_of_input(node, graph) not in _WIDE:
-        return False
-    is_exact = any(value in graph.initializers and not _exceeds(value, graph, EXACT_FLOAT - 2) for value in node.inputs)
-    return not (node.op_type in _COMPARING and is_exact)
-
-
-def _list_values_in_float(network: Network) -> Iterable[str]:
-    """Yields the values that some node, or some node of its bodies, computes in float32 though they are integers."""
-    for node in network.nodes:
-        if _is_inexact(node, network):
-            yield from node.inputs
-        bodies = [body for outer in node.bodies.values() for body in iterate_graphs(outer)]
-        if any(_is_inexact(inner, body) for body in bodies for inner in body.nodes):
-            yield from node.reads
-
-
-def _list_origins(value: str, network: Network) -> set[str]:
-    """Returns the inputs that a value is computed from. Inputs of Shape and Size do not count: every size is below the limit."""
-    producers = walk_producers(value, network, lambda node: node.op_type not in ("Shape", "Size"))
-    reads = {name for node in producers if node.op_type not in ("Shape", "Size") for name in node.reads}
-    return {value, *reads} & network.index_of_input.keys()
+    is_in_float = not node.domain and node.op_type in _IN_FLOAT and dtype_of_input(node, graph) in _WIDE
+    if is_in_float and node.op_type in _COMPARING:
+        is_in_float = not any(value in graph.initializers and not _exceeds(value, graph, EXACT_FLOAT - 2) for value in node.inputs)
+    return (EXACT_FLOAT, "float32, which is exact up to 2^24") if is_in_float else (LARGEST, "32 bits")
 
 
 def _exceeds(value: str, graph: Graph, limit: int) -> bool:
     constant = graph.initializers.get(value)
-    if constant is None or constant.dtype not in _WIDE or not constant.array.size:
-        return False
-    if limit == LARGEST and constant.dtype not in _LONG:
+    if constant is None or not constant.array.size or constant.dtype not in (LONG if limit == LARGEST else _WIDE):
         return False
     return bool(constant.array.max() > limit or constant.array.min() < np.int64(-limit) - 1)
 
@@ -189,50 +148,39 @@ class Magnitude:
     is_size: bool = False
 
 
-def find_magnitudes(network: Network, limits: Mapping[str, int]) -> dict[str, Magnitude]:
-    """Returns the magnitudes of a network's integers, if no integer of an input named in `limits` is above its limit.
+def find_magnitudes(network: Network, limit: int) -> dict[str, Magnitude]:
+    """Returns the magnitudes of a network's integers, if no integer of an input is above the limit.
 
     The result of an operator without a rule is taken to fit into 32 bits, as results of bodies are. Floats have a magnitude only if they
     come from integers and small constants, as in the arithmetic of shapes.
     """
-    magnitudes: dict[str, Magnitude] = {}
-    for spec in network.inputs:
-        default = _fit(str(spec.dtype))
-        if default is not None:
-            magnitudes[spec.name] = Magnitude(min(default.largest, limits.get(spec.name, LARGEST)))
+    fitting = {spec.name: min(largest, limit) for spec in network.inputs if (largest := _fit(str(spec.dtype))) is not None}
+    magnitudes = {name: Magnitude(largest) for name, largest in fitting.items()}
     for name, constant in network.initializers.items():
         if (magnitude := _measure_constant(constant)) is not None:
             magnitudes[name] = magnitude
     for node in network.nodes:
         for value in filter(None, node.outputs):
             dtype = dtype_of_value(value, network)
-            exact, default = _bound_exactly(node, value, network, magnitudes), _fit(dtype or "")
-            if exact is None:
-                has_rule = not node.domain and node.op_type in _RULES
-                magnitude = Magnitude(inf) if dtype in _LONG and has_rule else default
-            elif default is None or dtype == "int64":
-                magnitude = exact
-            elif dtype in _LONG:
-                magnitude = Magnitude(inf) if _changes_sign(node, network) else exact
-            else:
-                magnitude = Magnitude(min(exact.largest, default.largest), exact.is_size)
-            if magnitude is not None:
-                magnitudes[value] = magnitude
+            exact, largest = _bound_exactly(node, value, network, magnitudes), _fit(dtype or "")
+            if exact is None and largest is not None:
+                # Integers that come from floats, and the like.
+                exact = Magnitude(inf if dtype in LONG and not node.domain and node.op_type in _RULES else largest)
+            elif exact is not None and largest is not None and dtype not in LONG:
+                exact = Magnitude(min(exact.largest, largest), exact.is_size)
+            if exact is not None:
+                magnitudes[value] = exact
     return magnitudes
 
 
-def _fit(dtype: str) -> Magnitude | None:
+def _fit(dtype: str) -> int | None:
+    """Returns the largest absolute value of a type of integers, up to that of 32 bits; None for other types."""
     if dtype == "bool":
-        return Magnitude(1)
+        return 1
     if "int" not in dtype:
         return None
-    bits = bits_of_dtype(dtype) or 64
-    return Magnitude(min(2**bits - 1 if dtype.startswith("uint") else 2 ** (bits - 1), LARGEST))
-
-
-def _changes_sign(node: Node, graph: Graph) -> bool:
-    is_cast = node.op_type in ("Cast", "CastLike")
-    return node.op_type in ("BitwiseNot", "Neg", "Sub") or (is_cast and str(dtype_of_input(node, graph)).startswith("int"))
+    bits: int = bits_of_dtype(dtype) or 64
+    return min((1 << bits) - 1 if dtype.startswith("uint") else 1 << (bits - 1), LARGEST)
 
 
 def _measure_constant(constant: Initializer) -> Magnitude | None:
@@ -248,7 +196,7 @@ def _measure(array: Any) -> Magnitude | None:
 
 _COPIED: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(MOVING | {"Abs", "BitwiseNot", "Ceil", "Floor", "MaxPool", "Neg", "ReduceMax", "ReduceMean"}, (0,)),
-    **dict.fromkeys(("ReduceMin", "Relu", "Round", "Sign", "TopK", "Unique"), (0,)),
+    **dict.fromkeys((*_CASTS, *_SUMMING, "ReduceMin", "Relu", "Round", "Sign", "TopK", "Unique"), (0,)),
     **dict.fromkeys(("Clip", "Concat", "Max", "Mean", "Min"), ()),
     **dict.fromkeys(("Pad", "Scatter", "ScatterElements", "ScatterND"), (0, 2)),
     "Mod": (1,),
@@ -257,14 +205,7 @@ _COPIED: Mapping[str, tuple[int, ...]] = {
     "Where": (1, 2),
 }
 """Operator -> inputs with the magnitude of the result, or an empty tuple for all inputs."""
-_SIZING = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"})
-_ADDING = frozenset({"Add", "Sub", "Sum"})
-_MASKING = frozenset({"BitwiseAnd", "BitwiseOr", "BitwiseXor"})
-_SUMMING = frozenset({"CumSum", "ReduceL1", "ReduceSum"})
-_OTHERS = frozenset({"Cast", "CastLike", "ConstantOfShape", "Div", "EyeLike", "Mul", "ReduceProd"})
-_RULES = _COPIED.keys() | _SIZING | _ADDING | _MASKING | _SUMMING | _OTHERS
-_COARSE: Mapping[str | None, float] = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-23}
-"""The largest relative excess of a float of a type over the integer that was cast to it."""
+_RULES = _COPIED.keys() | _SIZING | _ADDING | _MASKING | {"ConstantOfShape", "Div", "EyeLike", "Mul", "ReduceProd"}
 
 
 def _bound_exactly(node: Node, value: str, network: Network, magnitudes: Mapping[str, Magnitude]) -> Magnitude | None:
@@ -278,31 +219,32 @@ def _bound_exactly(node: Node, value: str, network: Network, magnitudes: Mapping
         return Magnitude(0) if fill is None else _measure(fill) if hasattr(fill, "dtype") else None
     if node.op_type == "EyeLike":
         return Magnitude(1)
-    positions = _COPIED.get(node.op_type) or ((0,) if node.op_type in ("Cast", "CastLike", *_SUMMING) else range(len(node.inputs)))
+    positions = _COPIED.get(node.op_type) or range(len(node.inputs))
     names = [node.inputs[index] for index in positions if index < len(node.inputs) and node.inputs[index]]
     if not names or any(name not in magnitudes for name in names):
         return None
     operands = [magnitudes[name] for name in names]
-    largest = _grow(node, network, [operand.largest for operand in operands], dtype_of_value(value, network))
+    largest = _grow(node, network, [operand.largest for operand in operands], str(dtype_of_value(value, network)))
     if any(operand.is_size for operand in operands) and all(each.is_size or each.largest <= _LARGEST_SIZE for each in operands):
         return Magnitude(min(largest, _LARGEST_SIZE), is_size=True)
     return Magnitude(largest)
 
 
-def _grow(node: Node, graph: Graph, operands: list[float], dtype: str | None) -> float:
+def _grow(node: Node, graph: Graph, operands: list[float], dtype: str) -> float:
     if node.op_type in _ADDING:
         return sum(operands)
     if node.op_type == "Mul":
         return 0 if 0 in operands else prod(operands)
     if node.op_type == "Div":
         # A quotient by a fraction may be larger than the dividend.
-        return operands[0] if "int" in str(dtype) else inf
+        return operands[0] if "int" in dtype else inf
     if node.op_type in _MASKING:
         # A negative number may have the next power of 2 as its absolute value.
-        return inf if inf in operands else 2 ** int(max(operands)).bit_length() - str(dtype).startswith("uint")
+        return inf if inf in operands else 2 ** int(max(operands)).bit_length()
     if node.op_type in _SUMMING:
         shape = find_shape(node, graph) or (None,)
         return operands[0] * max(1, prod(size if isinstance(size, int) else _UNKNOWN_COUNT for size in shape))
-    if node.op_type in ("Cast", "CastLike"):
-        return 1 if dtype == "bool" else operands[0] * (1 + _COARSE.get(dtype, 0))
+    if node.op_type in _CASTS:
+        # A float is above the integer that was cast to it by 2^-7 at most, that of bfloat16.
+        return 1 if dtype == "bool" else operands[0] * (1 + 2**-7 * ("float" in dtype))
     return inf if node.op_type == "ReduceProd" else max(operands)

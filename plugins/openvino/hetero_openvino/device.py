@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +14,7 @@ from hetero_core.engines.device import EngineDevice
 from hetero_core.errors import LoadError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network, Node
-from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limits
+from hetero_openvino.arithmetic import find_excess, find_output_excess, settle_limit
 from hetero_openvino.conversion import find_border_fault, read_model
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executable import OpenvinoExecutable, open_tensor
@@ -38,7 +37,6 @@ class OpenvinoDevice(EngineDevice):
         self._name = name
         self._engine = engine
         self.version = engine.version
-        self._lock = threading.Lock()
         self._probers: dict[str, OpenvinoProber] = {}
 
     @hookimpl
@@ -94,7 +92,7 @@ class OpenvinoDevice(EngineDevice):
         if excess is not None:
             return dict.fromkeys(network.index_of_node, excess)
         errors: dict[str, str] = {}
-        _, bounds = settle_limits(network)
+        _, bounds = settle_limit(network)
         for node in network.nodes:
             error = find_known_error(node, network, takes_quantized=config[QUANTIZED_KEY]) or find_excess(node, network, bounds)
             if error is not None:
@@ -104,9 +102,7 @@ class OpenvinoDevice(EngineDevice):
     def find_refusals(self, device: DeviceName, nodes: Iterable[Node], stamped: Network) -> Mapping[str, str]:
         """Returns the engine's reasons for refusing nodes, from a single query about all distinct nodes."""
         own = device.id or "CPU"
-        with self._lock:
-            prober = self._probers.setdefault(own, OpenvinoProber(self._engine, own))
-        return prober.find_refusals(nodes, stamped)
+        return self._probers.setdefault(own, OpenvinoProber(self._engine, own)).find_refusals(nodes, stamped)
 
     def compile(self, device: DeviceName, network: Network, stamped: Network, config: Mapping[str, Any]) -> OpenvinoExecutable:
         """Compiles the network; float32 stays float32 unless another precision is asked for."""

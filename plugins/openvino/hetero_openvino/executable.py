@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
@@ -32,7 +32,7 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
 from hetero_core.profile import Profile
-from hetero_openvino.arithmetic import EXACT_FLOAT, settle_limits
+from hetero_openvino.arithmetic import EXACT_FLOAT, LARGEST, LONG, settle_limit
 from hetero_openvino.engine import OpenvinoEngine
 from hetero_openvino.executed import list_layers, record_layers
 from hetero_openvino.known_errors import joins_views, list_size_limits
@@ -64,20 +64,6 @@ class EngineRequest:
     outputs: tuple[tuple[int, np.ndarray[Any, Any]], ...]
     places: dict[tuple[int, bool], Place | None]
 
-    @classmethod
-    def open(
-        cls, module: Any, request: Any, inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]]
-    ) -> EngineRequest:
-        """Returns a lane for a new request; `inputs` and `outputs` are pairs of an index of the network and a port."""
-        return cls(
-            request,
-            # The binding's own `infer`: its wrapper in Python converts inputs and results, for 1 us.
-            MethodType(module.InferRequest.__base__.infer, request),
-            tuple((index, request.get_input_tensor(port).data) for index, port in inputs),
-            tuple((index, request.get_output_tensor(port).data) for index, port in outputs),
-            {},
-        )
-
 
 class OpenvinoExecutable(Executable):
     """A compiled model and its requests, which are kept and reused; runs share nothing, so results are the caller's own."""
@@ -101,13 +87,12 @@ class OpenvinoExecutable(Executable):
         self.outputs = network.outputs
         self.network = network
         self.compiled = compiled
-        self._is_compiled = compiled is not None
+        self._is_compiled = compiled is not None  # if all outputs are inputs, nothing is
         self._is_closed = False
         self._module = engine.module
         self.ports = ports
         self._lanes: deque[EngineRequest] = deque()
         self._dtypes = [numpy_dtype(str(spec.dtype)) for spec in self.outputs]
-        # Nothing was compiled if all outputs are inputs.
         read = () if compiled is None else zip(ports.inputs, self.inputs, strict=True)
         inner = [(index, port, spec) for index, (port, spec) in enumerate(read) if port is not None]
         self._small_inputs = tuple((index, port) for index, port, spec in inner if _is_small(compiled.inputs[port], spec))
@@ -133,11 +118,10 @@ class OpenvinoExecutable(Executable):
         runs_in_turn = joins_views(network)
         self._turn: AbstractContextManager[Any] = Lock() if runs_in_turn else nullcontext()
         self._is_copied = self._has_one_stream and is_all_copied and is_plain and not runs_in_turn
-        limits, _ = settle_limits(network)
+        self._limit, _ = settle_limit(network)
+        limited = LONG if self._limit == LARGEST else LONG | {"int32"}
         self._limited = [
-            (index, spec.name, limits[spec.name])
-            for index, spec in enumerate(self.inputs)
-            if spec.name in limits and ports.inputs[index] is not None
+            index for index, spec in enumerate(self.inputs) if spec.dtype in limited and ports.inputs[index] is not None
         ]
         self._size_limits = list_size_limits(network)
         self._compile_measured = compile_measured
@@ -164,7 +148,10 @@ class OpenvinoExecutable(Executable):
         presets = context.outputs
         results: list[Any] = list(presets) if presets is not None else [None] * len(self.outputs)
         if self._is_compiled and context.profile is not None and self._compile_measured is not None:
-            return self._open_measured(self._compile_measured).run(inputs, context)
+            with self._lock:
+                if self._measured is None:
+                    self._measured = self._compile_measured()
+            return self._measured.run(inputs, context)
         if self._is_compiled:
             try:
                 with self._turn:
@@ -183,17 +170,16 @@ class OpenvinoExecutable(Executable):
 
     def _find_excess(self, inputs: tuple[Any, ...]) -> str | None:
         """Returns why the engine would compute a wrong result from these inputs, or None."""
-        for index, name, limit in self._limited:
+        for index in self._limited:
             array = inputs[index]
-            if array.size and (array.max() > limit or array.min() < -limit):
+            if array.size and (array.max() > self._limit or array.min() < -self._limit):
                 return (
-                    f"input '{name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes what is made of "
-                    f"them in {'float32' if limit == EXACT_FLOAT else 'int32'}, exact up to {limit}"
+                    f"input '{self.inputs[index].name}' has {array.dtype} values from {array.min()} to {array.max()}; OpenVINO computes "
+                    f"what is made of them in {'float32' if self._limit == EXACT_FLOAT else 'int32'}, exact up to {self._limit}"
                 )
         for size_limit in self._size_limits:
             lengths = [inputs[index].shape[axis] for index, axis in size_limit.places]
-            size = size_limit.factor * prod(lengths)
-            if size < size_limit.least or (size_limit.most is not None and size > size_limit.most):
+            if not size_limit.least <= prod(lengths) <= size_limit.most:
                 axes = " and ".join(f"axis {axis} of input '{self.inputs[index].name}'" for index, axis in size_limit.places)
                 return f"{axes} has length {', '.join(map(str, lengths))}; {size_limit.reason}"
         return None
@@ -247,20 +233,21 @@ class OpenvinoExecutable(Executable):
             record_layers(request, self.compiled, self.network, profile, began, ended)
         self._keep_lane(lane)
 
-    def _open_measured(self, compile_measured: Callable[[], OpenvinoExecutable]) -> OpenvinoExecutable:
-        """Returns the network as the engine measures it; compiles it for the first run that is measured."""
-        with self._lock:
-            if self._measured is None:
-                self._measured = compile_measured()
-            return self._measured
-
     def _take_lane(self, inputs: tuple[Any, ...]) -> EngineRequest:
         try:
             lane = self._lanes.pop()
         except IndexError:
             if (compiled := self.compiled) is None:
                 raise ClosedError("the network was closed on OPENVINO while a run of it began; load it again") from None
-            lane = EngineRequest.open(self._module, compiled.create_infer_request(), self._small_inputs, self._small_outputs)
+            request = compiled.create_infer_request()
+            lane = EngineRequest(
+                request,
+                # The binding's own `infer`: its wrapper in Python converts inputs and results, for 1 us.
+                MethodType(self._module.InferRequest.__base__.infer, request),
+                tuple((index, request.get_input_tensor(port).data) for index, port in self._small_inputs),
+                tuple((index, request.get_output_tensor(port).data) for index, port in self._small_outputs),
+                {},
+            )
         for index, view in lane.inputs:
             view[...] = inputs[index]
         return lane
@@ -302,7 +289,6 @@ class OpenvinoExecutable(Executable):
             return {}
         return {
             "OPENVINO_COPIED_BYTES": self._copied_bytes,
-            "OPENVINO_EXECUTION_DEVICES": tuple(self.compiled.get_property("EXECUTION_DEVICES")),
             "OPENVINO_THREADS": int(self.compiled.get_property("INFERENCE_NUM_THREADS")),
             "OPENVINO_STREAMS": int(self.compiled.get_property("NUM_STREAMS")),
         }

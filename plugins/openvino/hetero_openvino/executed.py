@@ -33,7 +33,7 @@ def list_layers(model: Any, network: Network) -> tuple[ExecutedNode, ...]:
         nodes = _find_nodes(info, network)
         for port in ports:
             value_of_port.setdefault(port, _name_value(nodes[-1].writes if nodes else (), port, value_of_port.values()))
-        outputs = tuple(value_of_port[port] for port in ports)
+        outputs = tuple(map(value_of_port.__getitem__, ports))
         layers.append(
             ExecutedNode(
                 " + ".join(node.name for node in nodes) or title,
@@ -68,16 +68,10 @@ def record_layers(request: Any, compiled: Any, network: Network, profile: Profil
     begin = ended - share * total
     for entry in entries:
         seconds = share * entry.real_time.total_seconds()
-        profile.add(_join_nodes(nodes_of_layer.get(entry.node_name, []), entry), seconds, begin=begin)
+        nodes = nodes_of_layer.get(entry.node_name) or [Node(entry.node_name, entry.node_type, (), ())]
+        joined = Node(" + ".join(node.name for node in nodes), "+".join(node.op_type for node in nodes), (), ())
+        profile.add(nodes[0] if len(nodes) == 1 else joined, seconds, begin=begin)
         begin += seconds
-
-
-def _join_nodes(nodes: list[Node], entry: Any) -> Node:
-    if len(nodes) == 1:
-        return nodes[0]
-    if not nodes:
-        return Node(entry.node_name, entry.node_type, (), ())
-    return Node(" + ".join(node.name for node in nodes), "+".join(node.op_type for node in nodes), (), ())
 
 
 def _read_information(layer: Any) -> dict[str, str]:

@@ -45,7 +45,6 @@ def assign_ports(model: Any, network: Network) -> Ports:
 
     Raises: LoadError when a parameter of the model is no input of the network.
     """
-    index_of_input = {spec.name: index for index, spec in enumerate(network.inputs)}
     index_of_parameter: dict[str, int] = {}
     port_of_input: dict[int, int] = {}
     for port, parameter in enumerate(model.get_parameters()):
@@ -54,8 +53,8 @@ def assign_ports(model: Any, network: Network) -> Ports:
             raise LoadError(
                 f"OpenVINO made '{parameter.get_friendly_name()}' an input of network '{network.name}', which it is not"
             )
-        port_of_input[index_of_input[name]] = port
-        index_of_parameter[parameter.get_friendly_name()] = index_of_input[name]
+        port_of_input[network.index_of_input[name]] = port
+        index_of_parameter[parameter.get_friendly_name()] = network.index_of_input[name]
     count = len(network.outputs)
     ports = Ports(
         tuple(port_of_input.get(index) for index in range(len(network.inputs))), tuple(range(count)), {}, index_of_parameter

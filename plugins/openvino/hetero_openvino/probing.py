@@ -40,23 +40,15 @@ class OpenvinoProber:
         return {} if refusals and may_be_lifted and not self._try_whole(network) else refusals
 
     def _ask(self, networks: Sequence[Network]) -> list[str]:
-        answers: dict[int, str] = {}
-        # Captures of a body keep their names when networks are joined, and are not found then.
-        together = [index for index, network in enumerate(networks) if not any(node.bodies for node in network.nodes)]
-        answers.update(zip(together, self._ask_together([networks[index] for index in together]), strict=True))
-        return [answers[index] if index in answers else self._try_whole(network) for index, network in enumerate(networks)]
-
-    def _ask_together(self, networks: Sequence[Network]) -> list[str]:
-        if not networks:
-            return []
+        if networks[0].nodes[0].bodies:
+            return [self._try_whole(networks[0])]
         try:
             model = self._engine.core.read_model(join_networks(networks))
             supported = set(self._engine.core.query_model(model, self._device))
-        except Exception as error:  # noqa: BLE001  # any error of the engine is its answer
-            if len(networks) == 1:
-                return [EngineRefusal(f"OpenVINO {self._engine.version}: {shorten_message(str(error))}")]
-            half = len(networks) // 2
-            return self._ask_together(networks[:half]) + self._ask_together(networks[half:])
+        except Exception as error:
+            if len(networks) > 1:
+                raise
+            return [EngineRefusal(f"OpenVINO {self._engine.version}: {shorten_message(str(error))}")]
         results = _group_results(model)
         return [self._judge(network, results.get(index, {}), supported) for index, network in enumerate(networks)]
 

@@ -105,6 +105,8 @@ def test_boxes_are_dropped_above_the_threshold_and_kept_at_it(core: Core, read: 
             17,
             "OpenVINO computes Div of int32 in float32, which is exact up to 2^24; the constant 'w' has larger values",
         ),
+        ("g (uint64[2] x) => (uint64[2] y) { y = BitwiseXor(x, x) }", 18, "OpenVINO computes BitwiseXor of uint64 in int32"),
+        ("g (int64[2] x) => (uint32[2] y) { y = Cast <to = 12> (x) }", 18, "OpenVINO computes Cast of int64 to uint32 in int32"),
         ("g (int32[2,2] x) => (int32[2,2] y) { y = MatMul(x, x) }", 17, "computes MatMul of int32 in float32"),
         ('g (uint8[2] x) => (uint8[2] y) { y = BitShift <direction = "LEFT"> (x, x) }', 17, "beyond their width"),
         (

@@ -53,18 +53,6 @@ EXAMPLES: dict[str, Example] = {
         "g (float[0,3] x, int64[2] i) => (y) { y = Gather <axis = 1> (x, i) }",
         "g (float[n,3] x, int64[2] i) => (y) { y = Gather <axis = 1> (x, i) }",
     ),
-    "topk_of_none": (
-        "g (float[2] x) => (y, i) <int64[1] k = {0}> { y, i = TopK (x, k) }",
-        "g (float[2] x) => (y, i) <int64[1] k = {1}> { y, i = TopK (x, k) }",
-    ),
-    "gather_of_nothing": (
-        "g (float[3,2] x) => (y) <int64[0] i = {}> { y = Gather (x, i) }",
-        "g (float[3,2] x) => (y) <int64[1] i = {0}> { y = Gather (x, i) }",
-    ),
-    "dft_of_nothing": (
-        "g (float[1,4,1] x, int64 n) => (y) { y = DFT <axis = 1> (x, n) }",
-        "g (float[1,4,1] x) => (y) <int64 n = {3}> { y = DFT <axis = 1> (x, n) }",
-    ),
     "loop_without_iterations": (
         f"g (int64 n, float[2] x) => (y) {{ {LOOP.format('n', '')} }}",
         f"g (float[2] x) => (y) <int64 n = {{2}}> {{ {LOOP.format('n', '')} }}",
@@ -74,8 +62,6 @@ EXAMPLES: dict[str, Example] = {
         f"g () => (y) <int64 n = {{3}}, float[2] x = {{1, 2}}> {{ {LOOP.format('n', '')} }}",
     ),
     "scan_of_nothing": (SCAN.replace("{}", "n"), SCAN.replace("{}", "3")),
-    "unique_of_nothing": ("g (float[n] x) => (y) { y = Unique (x) }", "g (float[3] x) => (y) { y = Unique (x) }"),
-    "recurrent_of_nothing": (LSTM.format("2,0"), LSTM.format("2,B")),
     "hardmax_of_open_sizes": ("g (float[n,3] x) => (y) { y = Hardmax (x) }", "g (float[2,3] x) => (y) { y = Hardmax (x) }"),
     "nearest_pixel": (
         'g (float[1,1,1,n] x) => (y) <int64[4] s = {1,1,1,7}> { y = Resize <mode = "nearest"> (x, , , s) }',
@@ -89,12 +75,10 @@ EXAMPLES: dict[str, Example] = {
         "g (float[2,2000000] x) => (y) { y = ReduceSum (x) }",
         "g (float[2000,2,1000] x) => (y) <int64[1] a = {2}> { y = ReduceSum (x, a) }",
     ),
-    "saturating_qlinearconv": (CONV.format("127,127,127,127,127,127"), CONV.format("64,64,64,-64,64,64")),
-    "saturating_qlinearmatmul": (
+    "saturating_products": (
         Q.format("0.013", "0.7", "127,127,127,127,127,127"),
         Q.format("0.013", "0.7", "64,64,64,-64,64,64"),
     ),
-    "product_between_codes": (Q.format("0.25", "0.5", "1,2,3,4,5,6"), Q.format("0.013", "0.7", "1,2,3,4,5,6")),
     "saturating_pairs": (PAIR.format("127,127,127,127,127,127"), PAIR.format("64,64,64,-64,64,64")),
     # Rows of attributes and shapes; the text begins with the opset unless it is 17.
     "attention_window": (
@@ -110,22 +94,14 @@ EXAMPLES: dict[str, Example] = {
         "24 g (float[1,2,3,4] q, int64[1] n) => (y) { y = Attention (q, q, q, , , , n) }",
     ),
     "bernoulli": ("g (float[3] x) => (y) { y = Bernoulli (x) }", "g (float[3] x) => (y) { y = Floor (x) }"),
-    "cast_of_nothing": (
-        "g (float[2,0] x) => (y) { y = Cast <to = 6> (x) }",
-        "g (float[2,1] x) => (y) { y = Cast <to = 6> (x) }",
-    ),
     "cast_to_bfloat16": ("g (float[2] x) => (y) { y = Cast <to = 16> (x) }", "g (float[2] x) => (y) { y = Cast <to = 10> (x) }"),
     "cast_twice": (
         "g (float[2] x) => (y) { h = Cast <to = 10> (x) y = Cast <to = 1> (h) }",
         "g (float16[2] x) => (y) { y = Cast <to = 1> (x) }",
     ),
-    "dft_onesided": (
-        "g (float[1,4,1] x) => (y) { y = DFT <axis = 1, onesided = 1> (x) }",
-        "g (float[1,4,1] x) => (y) { y = DFT <axis = 1> (x) }",
-    ),
-    "dft_axis": (
+    "dft": (
         "20 g (float[1,4,3,1] x) => (y) <int64 a = {1}> { y = DFT (x, , a) }",
-        "20 g (float[1,4,1] x) => (y) { y = DFT (x) }",
+        "20 g (float[1,4,1] x) => (y) { y = Abs (x) }",
     ),
     "recurrent_layout": (
         LSTM.format("2,3").replace("hidden_size = 2", "hidden_size = 2, layout = 1"),
@@ -183,12 +159,7 @@ EXAMPLES: dict[str, Example] = {
         "18 g (float[2,3] x) => (y) { y = ReduceL1 <noop_with_empty_axes = 1> (x) }",
         "18 g (float[2,3] x) => (y) { y = ReduceSum <noop_with_empty_axes = 1> (x) }",
     ),
-    "resize_antialias": (RESIZE.format("antialias = 1, "), RESIZE.format("")),
-    "resize_outside": (RESIZE.format("exclude_outside = 1, ").replace("linear", "cubic"), RESIZE.format("exclude_outside = 1, ")),
-    "resize_aspect": (
-        RESIZE.format('keep_aspect_ratio_policy = "not_larger", ').replace("x, , s", "x, , , n"),
-        RESIZE.format("").replace("x, , s", "x, , , n"),
-    ),
+    "resize_attributes": (RESIZE.format("antialias = 1, "), RESIZE.format("")),
     "resize_aligned": (
         RESIZE.format('coordinate_transformation_mode = "align_corners", ').replace("{1,1,2,2}", "{1,1,1.3,1.3}"),
         RESIZE.format('coordinate_transformation_mode = "align_corners", '),
@@ -214,56 +185,38 @@ EXAMPLES: dict[str, Example] = {
         "18 g (float[1,4,4] x, int64[2] b) => (y) <int64[2] i = {4,4}> { y = Col2Im <strides = [2, 2]> (x, i, b) }",
         "18 g (float[1,4,4] x) => (y) <int64[2] i = {4,4}, int64[2] b = {2,2}> { y = Col2Im <strides = [2, 2]> (x, i, b) }",
     ),
-    "compress_by_nothing": (
-        "g (float[3] x, bool[0] c) => (y) { y = Compress (x, c) }",
-        "g (float[3] x, bool[2] c) => (y) { y = Compress (x, c) }",
-    ),
     "division_by_zero": (
         "g (int32[1] x) => (y) <int32[1] a = {3}, int32[1] b = {0}> { c = Mod (a, b) y = Add (x, c) }",
         "g (int32[1] x) => (y) <int32[1] a = {3}, int32[1] b = {2}> { c = Mod (a, b) y = Add (x, c) }",
-    ),
-    "expand_of_nothing": (
-        "g (float[1] x) => (y) <int64[2] s = {0,2}> { y = Expand (x, s) }",
-        "g (float[1] x) => (y) <int64[2] s = {3,2}> { y = Expand (x, s) }",
     ),
     "gather_elements_beside": (
         "g (float[5,2] x, int64[2,1] i) => (y) { y = GatherElements (x, i) }",
         "g (float[5,2] x, int64[2,2] i) => (y) { y = GatherElements (x, i) }",
     ),
-    "gather_nd_of_no_coordinates": (
-        "g (float[5,3] x, int64[2,n] i) => (y) { y = GatherND (x, j) j = Slice (i, z, z, one) }".replace(
-            "{ y = GatherND (x, j) j = Slice (i, z, z, one) }", "<int64[2,0] j = {}> { y = GatherND (x, j) }"
-        ),
-        "g (float[5,3] x, int64[2,1] i) => (y) { y = GatherND (x, i) }",
-    ),
-    "global_lp_pool_of_nothing": (
-        "g (float16[2,0] x) => (y) { y = GlobalLpPool (x) }",
-        "g (float[2,3,4] x) => (y) { y = GlobalLpPool (x) }",
-    ),
     "prelu_slopes": (
         "g (float[2,3] x, float[2] s) => (y) { y = PRelu (x, s) }",
         "g (float[2,3] x, float[3] s) => (y) { y = PRelu (x, s) }",
     ),
-    "top_k_of_fewer": (
+    "top_k": (
         "g (float[2,3] x) => (y, i) <int64[1] k = {4}> { y, i = TopK (x, k) }",
         "g (float[2,3] x) => (y, i) <int64[1] k = {3}> { y, i = TopK (x, k) }",
     ),
-    "unique_axis": (
+    "unique": (
         "g (float[2,1] x) => (y) { y = Unique <axis = 2> (x) }",
-        "g (float[2,1] x) => (y) { y = Unique <axis = 1> (x) }",
+        "g (float[2,1] x) => (y) { y = Abs (x) }",
     ),
     "pool_of_unfit_window": (
         "g (float[1,1,4,4] x) => (float[1,1,N,M] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2], ceil_mode = 1> (x) }",
         "g (float[1,1,4,4] x) => (y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (x) }",
     ),
-    "average_behind_padding": (AVERAGE.format(8), AVERAGE.format(7)),
+    "average_behind_padding": (AVERAGE.format(8), AVERAGE.format(7).replace("ceil_mode = 1, ", "")),
     "max_pool_indices": (
         "g (float[1,1,3,4] x) => (y, i) { y, i = MaxPool <kernel_shape = [2, 2], storage_order = 1> (x) }",
         "g (float[1,1,3,4] x) => (y, i) { y, i = MaxPool <kernel_shape = [2, 2]> (x) }",
     ),
     "max_pool_behind_end": (
         "g (float[1,1,2,2] x) => (y) { y = MaxPool <kernel_shape = [1, 1], strides = [2, 2], ceil_mode = 1> (x) }",
-        "g (float[1,1,3,3] x) => (y) { y = MaxPool <kernel_shape = [1, 1], strides = [2, 2], ceil_mode = 1> (x) }",
+        "g (float[1,1,3,3] x) => (y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (x) }",
     ),
     "spread_pixel": (
         "g (float[1,8,4,4] x) => (y, z) { p = MaxPool <kernel_shape = [4, 4]> (x) y = Concat <axis = 3> (p, p) z = Relu (p) }",
@@ -273,10 +226,6 @@ EXAMPLES: dict[str, Example] = {
     "constant_of_more_dimensions": (
         "g (float[3] x) => (y) <float[1,3] b = {1,2,3}> { y = Add (x, b) }",
         "g (float[1,3] x) => (y) <float[3] b = {1,2,3}> { y = Add (x, b) }",
-    ),
-    "slopes_of_one_dimension": (
-        "g (float[2,3,3] x, float[3] s) => (y) { y = PRelu (x, s) }",
-        "g (float[2,3,3] x, float[3,1] s) => (y) { y = PRelu (x, s) }",
     ),
     "einsum_of_lone_label": (
         'g (float[2,3] x) => (y) { y = Einsum <equation = "ij->i"> (x) }',
@@ -296,9 +245,9 @@ EXAMPLES: dict[str, Example] = {
     ),
     "conv_strides_last_axis": (
         "g (float[2,1,15,1] x, float[4,1,3,3] w) => (y) { y = Conv <pads = [1, 1, 1, 1], strides = [1, 2]> (x, w) }",
-        "g (float[2,1,15,4] x, float[4,1,3,3] w) => (y) { y = Conv <pads = [1, 1, 1, 1], strides = [1, 2]> (x, w) }",
+        "g (float[2,1,15,4] x, float[4,1,3,3] w) => (y) { y = Conv <pads = [1, 1, 1, 1], strides = [2, 1]> (x, w) }",
     ),
-    "conv_lost_stride": (STRIDE.format(2), STRIDE.format(1)),
+    "conv_lost_strides": (STRIDE.format(2), STRIDE.format(1)),
     "transposed_open_same": (TRANSPOSED.format("B", 'auto_pad = "SAME_UPPER"'), TRANSPOSED.format("1", 'auto_pad = "SAME_UPPER"')),
     "transposed_output_shape": (
         TRANSPOSED.format("1", 'auto_pad = "SAME_UPPER", output_shape = [8, 8]'),
@@ -319,14 +268,6 @@ EXAMPLES: dict[str, Example] = {
         "g (float[2] x, int64[1] r) => (y) { y = Tile (x, r) }",
         "g (float[2] x) => (y) <int64[1] r = {2}> { y = Tile (x, r) }",
     ),
-    "conv_padded_stride": (
-        "g (float[1,1,2,2] x, float[1,1,1,1] w) => (y) { r = Relu (x) y = Conv <strides = [2, 2], pads = [1, 1, 2, 2]> (r, w) }",
-        "g (float[1,1,2,2] x, float[1,1,1,1] w) => (y) { r = Relu (x) y = Conv <strides = [2, 2]> (r, w) }",
-    ),
-    "clip_of_wide_bounds": (
-        "g (int32[2] x) => (y) <int32 a = {-74749211}, int32 b = {5}> { y = Clip (x, a, b) }",
-        "g (int32[2] x) => (y) <int32 a = {-74749216}, int32 b = {5}> { y = Clip (x, a, b) }",
-    ),
     "words_to_halves": (
         "21 g (uint16[2] x) => (y) <float16 s = {9216}, uint16 z = {65535}> { y = DequantizeLinear (x, s, z) }",
         "21 g (uint8[2] x) => (y) <float16 s = {9216}, uint8 z = {255}> { y = DequantizeLinear (x, s, z) }",
@@ -341,7 +282,7 @@ EXAMPLES: dict[str, Example] = {
         "g (float[2,3,4] a, float[2,4,5] b) => (y) { y = com.microsoft.FusedMatMul <transBatchA = 1> (a, b) }",
         "g (float[2,3,4] a, float[2,4,5] b) => (y) { y = com.microsoft.FusedMatMul (a, b) }",
     ),
-    "quotient_between_codes": (
+    "between_codes": (
         "g (float[2] x) => (y) <float s = {0.1}, uint8 z = {3}> { y = QuantizeLinear (x, s, z) }",
         "g (uint8[2] x) => (y) <float s = {0.1}, uint8 z = {3}> { y = DequantizeLinear (x, s, z) }",
     ),
@@ -439,3 +380,17 @@ def test_sum_of_a_too_long_open_size_is_right(core: Core, read: Read) -> None:
     loaded = core.load_network(read("g (float[n] x) => (y) { y = ReduceSum (x) }"), "OPENVINO")
     assert loaded.infer({"x": np.ones(1000, np.float32)})["y"].tolist() == [1000]
     assert loaded.infer({"x": np.ones(200_000, np.float32)})["y"].tolist() == [200_000]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[3] x, bool[0] c) => (y) { y = Compress (x, c) }",
+        "(float[3,2] x, int64[0] i) => (y) { y = Gather (x, i) }",
+        "(float[1] x) => (y) <int64[1] s = {0}> { y = Expand (x, s) }",
+        "(float x) => (y) <int64[0] s = {}> { y = Expand (x, s) }",
+    ],
+)
+def test_lists_of_nothing_are_refused(core: Core, read: Read, text: str) -> None:
+    # Expand to the shape of a scalar makes an axis of length 1.
+    assert core.query_network(read(f"g {text}"), "OPENVINO").refused

@@ -16,8 +16,9 @@ DTYPES = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float16
 def to_tensor(array: Any, place: torch.device) -> torch.Tensor:
     """Returns an array as a tensor on a device; on the processor a view of the array's memory, which must not be written."""
     array = np.asarray(array)
-    # PyTorch does not know the types of ml_dtypes; their bits pass as integers.
-    tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if _is_bfloat16(array) else torch.from_numpy(array)
+    # PyTorch does not know the types of ml_dtypes, which NumPy numbers from 256 on; their bits pass as integers.
+    is_bfloat16 = array.dtype.num >= 256 and array.dtype.name == "bfloat16"
+    tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(array)
     return tensor if place.type == "cpu" else tensor.to(place)
 
 
@@ -33,11 +34,3 @@ def torch_dtype(name: str) -> torch.dtype:
     """Returns PyTorch's type of an element type of ONNX; the names are the same."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
-
-
-_FIRST_ADDED = 256
-"""The first number of NumPy for types of further libraries."""
-
-
-def _is_bfloat16(array: np.ndarray[Any, Any]) -> bool:
-    return bool(array.dtype.num >= _FIRST_ADDED and array.dtype.name == "bfloat16")

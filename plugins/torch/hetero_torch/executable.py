@@ -68,7 +68,8 @@ class TorchExecutable(Executable):
                 to_tensor(value, self._place) if enters else value for value, enters in zip(inputs, self._is_entered, strict=True)
             )
             try:
-                results = self._compute(values, context)
+                program = self._program if context.profile is None else wait_for_steps(self._program, self._place)
+                results = program.run(values, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
             except RuntimeError as error:
                 if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
                     raise
@@ -76,14 +77,11 @@ class TorchExecutable(Executable):
                     f"{self._where}: PyTorch has no room for what a node makes ({error}); use smaller inputs, or give a part of the "
                     "network to another device, as in HETERO:TORCH,CPU"
                 ) from error
+            # A result that shares memory with a constant is copied, since its reader may write into it.
+            owned = (result.clone() if _address(result) in self._constant_memory else result for result in results)
             return tuple(
-                to_array(result) if spec.memory == HOST else result for result, spec in zip(results, self.outputs, strict=True)
+                to_array(result) if spec.memory == HOST else result for result, spec in zip(owned, self.outputs, strict=True)
             )
-
-    def _compute(self, values: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        program = self._program if context.profile is None else wait_for_steps(self._program, self._place)
-        results = program.run(values, profile=context.profile, is_cancelled=context.cancelled, limits=context.limits)
-        return copy_constants(results, self._constant_memory)
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps in order: `torch` is a function of PyTorch, `toolkit` a kernel of the toolkit."""
@@ -141,11 +139,6 @@ def find_constant_memory(program: Program) -> frozenset[int]:
     """Returns the memory addresses of the constants of a program and of its bodies."""
     own = {_address(value) for value in program.values if isinstance(value, Tensor)}
     return frozenset(own.union(*(find_constant_memory(body.program) for step in program.steps for body in step.bodies)))
-
-
-def copy_constants(results: tuple[Any, ...], constant_memory: frozenset[int]) -> tuple[Any, ...]:
-    """Returns results of a run; a result that shares memory with a constant is copied, since its reader may write into it."""
-    return tuple(result.clone() if _address(result) in constant_memory else result for result in results)
 
 
 def _address(tensor: Tensor) -> int:

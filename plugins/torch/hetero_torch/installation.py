@@ -22,11 +22,7 @@ class TorchProcessors:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._working: dict[str, Any] | None = None
-
-    @property
-    def version(self) -> str:
-        """The version of PyTorch."""
-        return str(self._torch.__version__)
+        self.version = str(torch.__version__)
 
     def list_working(self) -> Mapping[str, Any]:
         """Returns the places that ran the probe, `torch.device` by id, the processor first. Accelerators are tried once."""

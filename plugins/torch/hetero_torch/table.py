@@ -7,7 +7,7 @@ All further kernels of the toolkit run with NumPy on the host, which is the proc
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pkgutil import iter_modules
@@ -158,41 +158,35 @@ def find_torch_refusals(
     `dtypes` are the element types of the place; with `shares_memory` its tensors lie in the host's memory, and NumPy computes on them.
     `extensions` are custom operators, functions on arrays of the host.
     """
-    reasons = find_refusals(network, extensions=extensions, dtypes=dtypes)
-    for node in network.nodes:
-        if node.name not in reasons:
-            reason = _refuse_node(node, network, {}, dtypes, shares_memory, extensions)
-            if reason is not None:
-                reasons[node.name] = reason
-    return reasons
+    own = _iterate_refusals(network, {}, dtypes=dtypes, shares_memory=shares_memory, extensions=extensions)
+    return {node.name: reason for node, reason in own} | find_refusals(network, extensions=extensions, dtypes=dtypes)
 
 
-def _refuse_node(
-    node: Node,
+def _iterate_refusals(
     graph: Graph,
     outer: Mapping[str, ValueType],
+    *,
     dtypes: Dtypes,
     shares_memory: bool,
     extensions: Mapping[tuple[str, str], Any],
-) -> str | None:
+) -> Iterator[tuple[Node, str]]:
+    """Yields the nodes of a graph that this device does not run, each with the reason; `outer` has the types of the graphs around it."""
     known = {**outer, **graph.types, **{name: constant.type for name, constant in graph.initializers.items()}}
-    types = [known.get(name) if name else None for name in node.inputs]
-    for name in (*node.reads, *node.writes):
-        reason = _refuse_type(known.get(name), dtypes)
-        if reason is not None and not (name in node.writes and known.get(name) is None):
-            return f"value '{name}' of {node.operator} {reason}"
-    own = None
-    if (node.domain, node.op_type) not in extensions:
-        own = _refuse_operator(node, types, shares_memory=shares_memory)
-    return own or next(
-        (
-            f"node '{inner.name}' in {attribute} of {node.operator}: {reason}"
-            for attribute, body in node.bodies.items()
-            for inner in body.nodes
-            if (reason := _refuse_node(inner, body, known, dtypes, shares_memory, extensions)) is not None
-        ),
-        None,
-    )
+    for node in graph.nodes:
+        values = (name for name in (*node.reads, *node.writes) if name in known or name not in node.writes)
+        reasons = ((name, _refuse_type(known.get(name), dtypes)) for name in values)
+        reason = next((f"value '{name}' of {node.operator} {fault}" for name, fault in reasons if fault is not None), None)
+        if reason is None and (node.domain, node.op_type) not in extensions:
+            reason = _refuse_operator(
+                node, [known.get(name) if name else None for name in node.inputs], shares_memory=shares_memory
+            )
+        for attribute, body in node.bodies.items() if reason is None else ():
+            inner = next(_iterate_refusals(body, known, dtypes=dtypes, shares_memory=shares_memory, extensions=extensions), None)
+            if inner is not None:
+                reason = f"node '{inner[0].name}' in {attribute} of {node.operator}: {inner[1]}"
+                break
+        if reason is not None:
+            yield node, reason
 
 
 def _refuse_type(value_type: ValueType | None, dtypes: Dtypes) -> str | None:

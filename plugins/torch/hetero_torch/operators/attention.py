@@ -48,7 +48,10 @@ def attention(
     allowed = allow_positions(q.shape[2], key.shape[2], offsets, valid, is_causal=bool(is_causal), windows=windows)
     bias = _join_masks(q, attn_mask, allowed, key.shape[2])
     factor = 1 / sqrt(q.shape[3]) if scale is None else scale
-    y = _attend_capped(q, keys, values, bias, factor, softcap) if softcap else _attend(q, keys, values, bias, factor)
+    if softcap:
+        y = _attend_capped(q, keys, values, bias, factor, softcap)
+    else:  # a query that may see no key gets zeros
+        y = functional.scaled_dot_product_attention(q, keys, values, attn_mask=bias, scale=factor)
     if is_packed:
         y = y.transpose(1, 2).reshape(y.shape[0], y.shape[2], -1)
     return y, key, value
@@ -74,11 +77,6 @@ def _join_masks(q: Tensor, mask: Tensor | None, allowed: Any, keys: int) -> Tens
     if mask is None:
         return seen
     return seen & mask if mask.dtype == torch.bool else torch.where(seen, mask, -torch.inf)
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, factor: float) -> Tensor:
-    """Returns the attention; a query that may see no key gets zeros."""
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=factor)
 
 
 def _attend_capped(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, factor: float, softcap: float) -> Tensor:

@@ -16,20 +16,6 @@ from torch.nn import functional
 
 from hetero_torch.table import FLOATS, NUMBERS, SIGNED, operator
 
-
-def _prelu(x: Tensor, slope: Tensor) -> Tensor:
-    return torch.where(x < 0, x * slope, x)
-
-
-def _softplus(x: Tensor) -> Tensor:
-    # PyTorch's own softplus is x above a threshold.
-    return torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device))
-
-
-def _swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    return functional.silu(x) if alpha == 1 else x * torch.sigmoid(alpha * x)
-
-
 # Functions of floats, with ONNX's attributes and defaults; halves are computed in float32.
 _ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
     "Elu": lambda x, *, alpha=1.0: torch.where(x < 0, alpha * torch.expm1(x), x),
@@ -38,13 +24,14 @@ _ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
     "HardSwish": functional.hardswish,
     "LeakyRelu": lambda x, *, alpha=0.01: functional.leaky_relu(x, alpha),
     "Mish": functional.mish,
-    "Softplus": _softplus,
+    # PyTorch's own softplus is x above a threshold.
+    "Softplus": lambda x: torch.logaddexp(x, x.new_zeros(())),
     "Sum": lambda *inputs: reduce(torch.add, inputs),
-    "Swish": _swish,
+    "Swish": lambda x, *, alpha=1.0: functional.silu(x) if alpha == 1 else x * torch.sigmoid(alpha * x),
 }
 for _name, _function in _ACTIVATIONS.items():
     operator(_name, dtypes=FLOATS, widens=True)(_function)
-operator("PRelu", 7, 9, 16, dtypes=FLOATS | SIGNED, widens=True)(_prelu)
+operator("PRelu", 7, 9, 16, dtypes=FLOATS | SIGNED, widens=True)(lambda x, slope: torch.where(x < 0, x * slope, x))
 operator("Relu", dtypes=FLOATS | SIGNED)(torch.relu)
 
 
@@ -62,9 +49,8 @@ def _register(op_type: str, function: Any) -> None:
         return function(x.reshape(prod(x.shape[:first]), -1), dim=1).reshape(x.shape)
 
 
-for _row in (("Softmax", torch.softmax), ("LogSoftmax", torch.log_softmax)):
-    _register(*_row)
-
+_register("Softmax", torch.softmax)
+_register("LogSoftmax", torch.log_softmax)
 
 _SINCE = (7, 13, 14)
 

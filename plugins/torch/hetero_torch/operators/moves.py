@@ -59,7 +59,7 @@ def slice_(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = Non
     return x
 
 
-@operator("Pad", 18, 19, 21, 23, 24, 25)
+@operator("Pad", 11, 13, 18, 19, 21, 23, 24, 25)
 def pad(x: Tensor, pads: Any, constant_value: Tensor | None = None, axes: Any = None, *, mode: str = "constant") -> Tensor:
     """Returns x with a border on the axes; negative pads cut. Source: ONNX Pad-25."""
     named = tuple(range(x.ndim)) if axes is None else normalize_axes(integers_of(axes), x.ndim)
@@ -79,12 +79,6 @@ def pad(x: Tensor, pads: Any, constant_value: Tensor | None = None, axes: Any = 
             sources = find_sources(x.shape[axis], max(begin, 0), max(end, 0), mode)
             x = x.index_select(axis, torch.tensor(sources, dtype=torch.int64, device=x.device))
     return x
-
-
-@operator("Pad", 11, 13)
-def pad_all(x: Tensor, pads: Any, constant_value: Tensor | None = None, *, mode: str = "constant") -> Tensor:
-    """Returns x with a border on every axis. Source: ONNX Pad-13."""
-    return pad(x, pads, constant_value, mode=mode)
 
 
 def _refuse_two_roundings(node: Node, types: Types) -> str | None:

@@ -12,15 +12,10 @@ from hetero_torch.table import FLOATS, SINGLE, operator, refuse_any, refuse_attr
 _STASH = refuse_attributes(stash_type=(1,))
 
 
-@operator("BatchNormalization", 9, dtypes=FLOATS, widens=True, refuse=refuse_outputs(1))
-@operator(
-    "BatchNormalization",
-    14,
-    15,
-    dtypes=FLOATS,
-    widens=True,
-    refuse=refuse_any(refuse_attributes(training_mode=(0,)), refuse_outputs(1)),
-)
+_INFERENCE = refuse_any(refuse_attributes(training_mode=(0,)), refuse_outputs(1))
+
+
+@operator("BatchNormalization", 9, 14, 15, dtypes=FLOATS, widens=True, refuse=_INFERENCE)
 def batch_normalization(
     x: Tensor,
     scale: Tensor,

@@ -46,12 +46,10 @@ def _add_windows(x: Tensor, windows: Windows) -> Tensor:
     return (functional.avg_pool2d if x.ndim == 4 else functional.avg_pool3d)(x, windows.kernel, windows.strides, divisor_override=1)
 
 
-@operator(
-    "AveragePool",
-    dtypes=FLOATS,
-    widens=True,
-    refuse=refuse_any(refuse_rank, refuse_attributes(dilations=((1,), (1, 1), (1, 1, 1)))),
-)
+_UNDILATED = refuse_attributes(dilations=((1,), (1, 1), (1, 1, 1)))
+
+
+@operator("AveragePool", dtypes=FLOATS, widens=True, refuse=refuse_any(refuse_rank, _UNDILATED))
 def average_pool(x: Tensor, *, count_include_pad: int = 0, kernel_shape: Sizes, **geometry: Any) -> Tensor:
     """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
 
@@ -59,24 +57,17 @@ def average_pool(x: Tensor, *, count_include_pad: int = 0, kernel_shape: Sizes, 
     """
     windows = lay_windows(tuple(x.shape[2:]), kernel_shape, **geometry)
     total = _add_windows(_surround(x, windows, 0.0), windows)
-    for axis, counts in enumerate(_count_elements(windows, count_pads=bool(count_include_pad))):
-        shape = [1] * total.ndim
-        shape[2 + axis] = len(counts)
-        divisor = counts[0] if len(set(counts)) == 1 else torch.tensor(counts, dtype=x.dtype, device=x.device).reshape(shape)
-        total = total / divisor
-    return total
-
-
-def _count_elements(windows: Windows, *, count_pads: bool) -> list[list[int]]:
-    """Returns for each axis how many elements each window averages; the count of a window is the product over the axes."""
-    counts = []
-    for size, taps, stride, (begin, end), outputs in zip(
-        windows.sizes, windows.kernel, windows.strides, windows.pads, windows.outputs, strict=True
+    # The count of a window is the product of its counts along the axes.
+    for axis, (size, taps, stride, (begin, end), outputs) in enumerate(
+        zip(windows.sizes, windows.kernel, windows.strides, windows.pads, windows.outputs, strict=True)
     ):
-        low, high = (0, begin + size + end) if count_pads else (begin, begin + size)
-        bounds = ((output * stride, output * stride + taps) for output in range(outputs))
-        counts.append([min(last, high) - max(first, low) for first, last in bounds])
-    return counts
+        low, high = (0, begin + size + end) if count_include_pad else (begin, begin + size)
+        counts = [min(first + taps, high) - max(first, low) for first in range(0, outputs * stride, stride)]
+        shape = (-1, *(1,) * (len(windows.sizes) - axis - 1))
+        total = total / (
+            counts[0] if len(set(counts)) == 1 else torch.tensor(counts, dtype=x.dtype, device=x.device).reshape(shape)
+        )
+    return total
 
 
 @operator("GlobalMaxPool", dtypes=FLOATS, widens=True)
