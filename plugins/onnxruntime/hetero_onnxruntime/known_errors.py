@@ -8,7 +8,8 @@ onnxruntime-openvino 1.24.1. WebGPU's provider: found with onnxruntime-ep-webgpu
 from __future__ import annotations
 
 import math
-from functools import partial
+from fractions import Fraction
+from functools import cache, partial
 from itertools import repeat
 from operator import ge
 
@@ -21,7 +22,6 @@ from hetero_core.engines.inspection import (
     find_constant,
     find_shape,
     has_input,
-    is_exact_factor,
     list_nearest_factors,
 )
 from hetero_core.engines.known_errors import (
@@ -43,9 +43,10 @@ from hetero_core.engines.known_errors import (
     tabulate,
 )
 from hetero_core.network.graph import Graph, Node
+from hetero_core.network.operators import scale_size
 from hetero_core.network.types import TensorType
 from hetero_onnxruntime.corrections import MANY, may_have_no_depth
-from hetero_onnxruntime.engine import WEBGPU_PROVIDER
+from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, import_own_names, make_options, open_session
 
 OPENVINO_PROVIDER = "OpenVINOExecutionProvider"
 
@@ -164,18 +165,70 @@ def _sums_many(node: Node, graph: Graph) -> bool:
 
 
 _MODES = ("asymmetric", "half_pixel", "pytorch_half_pixel")
+_LARGEST = 1 << 16
+"""Pixels along an axis; longer axes are not compared."""
 
 
 def _picks_other_pixels(node: Node, graph: Graph) -> bool:
-    """Says whether a nearest Resize may pick another pixel than the standard, since it divides in float32.
+    """Says whether a nearest Resize of known sizes picks another pixel than the standard, since it divides in float32.
 
-    From 20 to 12 pixels, asymmetric, floor: pixel 9 is 15 = 9 x 20 / 12 and becomes 14. Source: ONNX Resize-19.
+    From 20 to 12 pixels, asymmetric, floor: pixel 9 is 15 = 9 x 20 / 12 and becomes 14. Of open sizes, constant scales are refused that
+    are no whole number and no part of 1. Source: ONNX Resize-19.
     """
     coordinates = node.attributes.get("coordinate_transformation_mode", "half_pixel")
+    rounding = node.attributes.get("nearest_mode", "round_prefer_floor")
     is_stretched = node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
     if node.since_version < 11 or coordinates not in _MODES or not is_stretched:
         return False
-    return any(factor is not None and not is_exact_factor(factor) for factor in list_nearest_factors(node, graph))
+    for size, factor in zip(find_shape(node, graph) or (), list_nearest_factors(node, graph), strict=False):
+        if factor is None:
+            continue
+        if not isinstance(size, int):
+            if 1 not in (factor.numerator, factor.denominator):
+                return True
+        elif 0 < size <= _LARGEST:
+            target = scale_size(size, float(factor))
+            scale = None if has_input(node, 3) else float(factor)
+            if 0 < target <= _LARGEST and target % size and _is_wrong(size, target, scale, coordinates, rounding):
+                return True
+    return False
+
+
+@cache
+def _is_wrong(size: int, target: int, scale: float | None, coordinates: str, rounding: str) -> bool:
+    """Compares the engine's pixels along one axis with exact fractions."""
+    import onnx.parser  # heavy, and loaded already if there is a network
+
+    module = import_own_names()
+    ratio = Fraction(target, size) if scale is None else Fraction(scale)
+    expected = [_pick(pixel, size, target, ratio, coordinates, rounding) for pixel in range(target)]
+    constant, inputs = (
+        (f"int64[4] s = {{1,1,{target},1}}", ", , , s") if scale is None else (f"float[4] s = {{1,1,{scale},1}}", ", , s")
+    )
+    attributes = f'mode = "nearest", coordinate_transformation_mode = "{coordinates}", nearest_mode = "{rounding}"'
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 13]> probe (float[1,1,{size},1] x) => (float[a,b,c,d] y) <{constant}> '
+        f"{{ y = Resize <{attributes}> (x{inputs}) }}"
+    )
+    options = make_options(module, CPU_PROVIDER)
+    options.intra_op_num_threads = 1
+    session = open_session(module, model.SerializeToString(), options, CPU_PROVIDER)
+    (pixels,) = session.run(None, {"x": np.arange(size, dtype=np.float32).reshape(1, 1, size, 1)})
+    return bool(pixels.reshape(-1).astype(int).tolist() != expected)
+
+
+def _pick(pixel: int, size: int, target: int, ratio: Fraction, coordinates: str, rounding: str) -> int:
+    half = Fraction(1, 2)
+    place = pixel / ratio if coordinates == "asymmetric" else (pixel + half) / ratio - half
+    if coordinates == "pytorch_half_pixel" and target == 1:
+        place = Fraction(0)
+    rounded = {
+        "ceil": math.ceil(place),
+        "floor": math.floor(place),
+        "round_prefer_ceil": math.floor(place + half),
+        "round_prefer_floor": math.ceil(place - half),
+    }[rounding]
+    return min(max(rounded, 0), size - 1)
 
 
 _LONG = frozenset({"int64", "uint64"})
@@ -307,8 +360,7 @@ ERRORS = (
          "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given",
          "resize_downsample_scales_linear_align_corners", versions="1.31"),
     _row("nearest pixel", "Resize", _picks_other_pixels,
-         "ONNX Runtime divides coordinates in float32, and may pick another pixel than the standard unless sizes are multiplied by a whole "
-         "number or divided by a power of two"),
+         "ONNX Runtime divides coordinates in float32 and picks another pixel than the standard at these sizes"),
     _row("backwards to the largest integer", "Slice", _slices_to_largest,
          "ONNX Runtime slices backwards to the first element if the end is the largest integer; the standard stops there"),
     _row("empty list of axes", "Squeeze", may_have_empty_axes, EMPTY_AXES),
