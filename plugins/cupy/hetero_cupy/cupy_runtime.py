@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -142,6 +144,10 @@ class CupyCard:
             free, total = self.xp.cuda.runtime.memGetInfo()
             return int(free) + int(self.xp.get_default_memory_pool().free_bytes()), int(total)
 
+    def read_utilisation(self) -> int | None:
+        """Asks NVIDIA's management library if it is installed."""
+        return read_utilisation(self.xp.cuda.Device(self._index).pci_bus_id)
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Knows the error of CuPy's pool, and the driver's own."""
         return isinstance(error, self.xp.cuda.memory.OutOfMemoryError) or "cudaErrorMemoryAllocation" in str(error)
@@ -156,6 +162,22 @@ class CupyCard:
         with self.xp.cuda.Device(self._index):
             self.xp.get_default_memory_pool().free_all_blocks()
             self.xp.get_default_pinned_memory_pool().free_all_blocks()
+
+
+def read_utilisation(bus_id: str) -> int | None:
+    """Returns the recent load, in per cent, of the card at a bus address ("0000:3B:00.0"); None if unknown."""
+    if find_spec("pynvml") is None:
+        return None
+    library = import_module("pynvml")
+    try:
+        # The library counts: each opening needs a closing.
+        library.nvmlInit()
+        try:
+            return int(library.nvmlDeviceGetUtilizationRates(library.nvmlDeviceGetHandleByPciBusId(bus_id.encode())).gpu)
+        finally:
+            library.nvmlShutdown()
+    except library.NVMLError:
+        return None
 
 
 INSTALL = "pip install 'hetero-cupy[cuda12]' for a driver of CUDA 12, 'hetero-cupy[cuda13]' for one of CUDA 13 or later"

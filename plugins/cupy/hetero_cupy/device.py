@@ -61,6 +61,8 @@ class GpuDevice:
             "GPU_COMPUTE_CAPABILITY": card.facts.capability,
             "GPU_MEMORY_BYTES": card.facts.memory_bytes,
             "GPU_FREE_MEMORY_BYTES": lambda: card.read_memory()[0],
+            # -1 if unknown.
+            "GPU_UTILISATION": lambda: -1 if (utilisation := card.read_utilisation()) is None else utilisation,
         }
 
     @hookimpl

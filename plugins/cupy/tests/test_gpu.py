@@ -223,6 +223,7 @@ def test_metrics_tell_the_card(core: Core) -> None:
         "FULL_DEVICE_NAME": "card of make-believe 1 with make-believe 0",
         "DEVICE_ARCHITECTURE": "compute capability 0.0",
         "GPU_COMPUTE_CAPABILITY": "0.0",
+        "GPU_UTILISATION": -1,
     }
     assert {name: core.get_metric("GPU.1", name) for name in expected} == expected
     assert core.get_metric("GPU", "GPU_FREE_MEMORY_BYTES") > 0

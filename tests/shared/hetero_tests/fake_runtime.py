@@ -110,6 +110,10 @@ class FakeCard:
         total = (1 << 40) if self._limit is None else self._limit
         return total - self.used_bytes, total
 
+    def read_utilisation(self) -> int | None:
+        """Returns None: a simulated card has no utilisation."""
+        return None
+
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Says whether an error is FakeOutOfMemoryError."""
         return isinstance(error, FakeOutOfMemoryError)
