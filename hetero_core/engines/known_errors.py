@@ -182,10 +182,20 @@ def flattens_axes(node: Node, graph: Graph) -> bool:
 
 def rounds_aligned_size(node: Node, graph: Graph) -> bool:
     """Says whether a Resize aligns corners and has scales that may give an axis a fractional size, which engines round first."""
-    scales = graph.initializers.get(node.inputs[2]) if has_input(node, 2) else None
-    may_be_fractions = scales is None or not all(float(scale).is_integer() for scale in scales.array)
     is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"
-    return is_aligned and has_input(node, 2) and may_be_fractions
+    return is_aligned and has_input(node, 2) and not _scales_are_whole(node, graph)
+
+
+def _scales_are_whole(node: Node, graph: Graph) -> bool:
+    scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
+    if scales is None:
+        return False
+    sizes = shape if shape is not None and len(shape) == scales.array.size else (None,) * scales.array.size
+    factors = map(float, scales.array)
+    return all(
+        factor.is_integer() or (isinstance(size, int) and (size * factor).is_integer())
+        for size, factor in zip(sizes, factors, strict=True)
+    )
 
 
 def may_have_empty_axes(node: Node, graph: Graph) -> bool:

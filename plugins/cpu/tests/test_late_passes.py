@@ -11,17 +11,17 @@ from hetero_cpu.transforms import reshapes
 
 from hetero_core.network.reader import read_network
 from hetero_core.transforms import activations, attention, normalizations
-from hetero_core.transforms.matching import OneOf, Op, Pattern, Rule
+from hetero_core.transforms.matching import OneOf, Op, Pattern
 
 LATE = {apply.name: apply for apply in (*PASSES, *PASSES_OF_SHAPES) if isinstance(apply, OperatorPass)}
-RULES = {
-    "fuse_layer_normalization": [*normalizations._LAYER_RULES, *normalizations._UNBIASED_LAYER_RULES],
-    "fuse_rms_normalization": normalizations._RMS_RULES,
-    "fuse_gelu": activations._GELU_RULES,
-    "fuse_swish": activations._SWISH_RULES,
-    "fuse_hard_swish": [*activations._HARD_SWISH_RULES, *activations._HARD_SIGMOID_RULES],
-    "fuse_attention": [Rule(attention._RULES_PATTERN, attention._build_attention)],
-    "pack_heads": [Rule(attention._join(), attention._build_packed)],
+PATTERNS = {
+    "fuse_layer_normalization": [normalizations._LAYER, normalizations._SCALED],
+    "fuse_rms_normalization": [normalizations._RMS],
+    "fuse_gelu": [activations._BY_ERF, activations._BY_TANH],
+    "fuse_swish": [activations._SWISH],
+    "fuse_hard_swish": [activations._HARD_SWISH, activations._HARD_SIGMOID],
+    "fuse_attention": [attention._PATTERN],
+    "pack_heads": [attention._join()],
 }
 
 
@@ -34,9 +34,9 @@ def needs_one_of(pattern: Pattern, operators: frozenset[str]) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", PATTERNS)
 def test_every_pattern_of_a_late_pass_needs_one_of_its_operators(name: str) -> None:
-    assert [rule.pattern for rule in RULES[name] if not needs_one_of(rule.pattern, LATE[name].operators)] == []
+    assert [pattern for pattern in PATTERNS[name] if not needs_one_of(pattern, LATE[name].operators)] == []
 
 
 @pytest.mark.parametrize("name", LATE)
