@@ -466,7 +466,8 @@ class InferRequest:
         network = self._network
         _, is_input = self._find_spec(name)
         outputs = zip(network.output_names, self._outputs or (), strict=False)
-        values = self._input_of_name if is_input else {**self._preset_of_name, **dict(outputs)}
+        # An output may be an input, which is then passed with a run rather than set.
+        values = {**self._preset_of_name, **dict(outputs), **(self._input_of_name if is_input else {})}
         if name not in values:
             raise InputNameError(f"tensor '{name}' of network '{network.name}' has no value yet; set it or run the request")
         return values[name]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from hetero_core import Core, Executable, InferRequest, Network, QueryResult, RunContext, hookimpl
@@ -90,6 +91,18 @@ def test_running_request_is_busy(gate: Gate, request_of_gate: InferRequest) -> N
             action()
     gate.open.set()
     assert request_of_gate.wait(60)
+
+
+def test_output_that_is_an_input_is_got_after_a_run(core: Core) -> None:
+    network = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] w) => (float[2] y, float[2] w) { y = Neg (w) }'
+    )
+    request = core.load_network(network, "TEMPLATE").create_infer_request()
+    request.start_async({"w": np.ones(2, np.float32)})
+    assert request.wait(60)
+    assert request.get_tensor("w").tolist() == [1, 1]
+    request.set_tensor("w", np.zeros(2, np.float32))
+    assert request.get_tensor("w").tolist() == [0, 0]
 
 
 def test_device_error_reaches_wait_and_the_request_works_again(gate: Gate, request_of_gate: InferRequest) -> None:
