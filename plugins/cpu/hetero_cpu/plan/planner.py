@@ -506,8 +506,9 @@ class _Builder:
             written |= roots
             if isinstance(step.work, Foreign) or not step.work.kernels:
                 fixed |= roots | {find_root(value) for value in step.work.reads}
-            else:
-                fixed |= {find_root(value) for value in step.work.function_reads}
+            elif step.work.function_reads:
+                # Most results are small, and copied in less time than it takes to change addresses.
+                fixed |= roots | {find_root(value) for value in step.work.function_reads}
         # An input that lies in another block is copied into it.
         fixed |= {root for value in inputs if (root := find_root(value)) != value}
         roots_of_outputs = [find_root(value) for value in outputs]
