@@ -83,12 +83,15 @@ class Payload:
 
     The core wraps them in the container (identity, versions, digest) and gives the same sections back, memory-mapped, at import.
     `code` names the sections that are executed in any way; they are imported only if the user trusts the blob. `spare` names
-    sections of code that the plugin does not need for an import; they are left out if the blob is not trusted.
+    sections of code that the plugin does not need for an import; they are left out if the blob is not trusted. `digests` has the
+    digest of each section of an import (`hetero_core.blobs.container`), for a plugin that caches files beside a blob; it is empty
+    for an export.
     """
 
     sections: Mapping[str, Any]
     version: int = 1
     code: tuple[str, ...] = ()
+    digests: Mapping[str, bytes] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

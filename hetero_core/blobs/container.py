@@ -25,10 +25,10 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import IO, Any, TypeVar
 
@@ -123,15 +123,8 @@ def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
             raise BlobDamagedError(
                 f"{name} is damaged: the digest of its section '{row.name}' differs from its content; export the network again"
             )
-    # No digest covers the gaps: they hold zeros, and are as short as possible.
-    room = view[begin:-_DIGEST_SIZE]
-    ends = (0, *(row.offset + row.size for row in rows))
-    for end, start in zip(ends, (*(row.offset for row in rows), len(room)), strict=True):
-        if start != _align(end) or any(room[end:start]):
-            raise BlobDamagedError(
-                f"{name} is damaged: between {end} and {start} of its sections there is more than zeros to the next {ALIGNMENT}"
-            )
-    return header, payload
+    _check_gaps(name, view[begin:-_DIGEST_SIZE], rows)
+    return header, replace(payload, digests=digests)
 
 
 def _check_head(name: str, view: memoryview) -> tuple[BlobHeader, list[SectionEntry], Payload, int]:
@@ -158,6 +151,19 @@ def _check_head(name: str, view: memoryview) -> tuple[BlobHeader, list[SectionEn
     if sha256(view[: min(begin, len(view) - _DIGEST_SIZE)]).digest() != view[-_DIGEST_SIZE:]:
         raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
     return *_parse(name, view, header_size), begin
+
+
+def _check_gaps(name: str, room: memoryview, rows: Sequence[SectionEntry]) -> None:
+    """Raises BlobDamagedError for anything but zeros between sections, and for gaps that are longer than necessary; no digest
+    covers the gaps.
+    """
+    begins = [*(row.offset for row in rows), len(room)]
+    ends = [0, *(row.offset + row.size for row in rows)]
+    for end, begin in zip(ends, begins, strict=True):
+        if begin != _align(end) or any(room[end:begin]):
+            raise BlobDamagedError(
+                f"{name} is damaged: between {end} and {begin} of its sections there is more than zeros to the next {ALIGNMENT}"
+            )
 
 
 def _open_view(source: Any) -> tuple[str, memoryview]:

@@ -127,10 +127,12 @@ class Device:
         with self._lock:
             # A new mapping, so that a load that reads meanwhile sees all of these values or the old values only.
             values_of_place = dict(self._set)
-            for name, value in {**converted, **dict.fromkeys(dropped)}.items():
+            for name, value in converted.items():
                 place = device.id, device.arguments if name in plain else full.arguments
-                values = {key: other for key, other in values_of_place.get(place, {}).items() if key != name}
-                values_of_place[place] = values if value is None else {**values, name: value}
+                values_of_place[place] = {**values_of_place.get(place, {}), name: value}
+            for name in dropped:
+                place = device.id, device.arguments if name in plain else full.arguments
+                values_of_place[place] = {key: value for key, value in values_of_place.get(place, {}).items() if key != name}
             self._set = values_of_place
         if LOG_KEY in dropped:
             set_log_level(None, *self._log_packages)
