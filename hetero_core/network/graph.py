@@ -24,6 +24,10 @@ from hetero_core.network.types import ValueSpec, ValueType
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
+def _empty() -> Mapping[str, Any]:
+    return EMPTY
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Node:
     """A node of the graph: an operation with its inputs, outputs and attributes.
@@ -44,7 +48,7 @@ class Node:
     domain: str = ""
     opset: int = 1
     since_version: int = 0
-    attributes: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    attributes: Mapping[str, Any] = field(default_factory=_empty)
     captures: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     original_name: str | None = None
@@ -95,8 +99,8 @@ class Graph:
     inputs: tuple[ValueSpec, ...]
     outputs: tuple[ValueSpec, ...]
     nodes: tuple[Node, ...]
-    initializers: Mapping[str, Initializer] = field(default_factory=lambda: EMPTY)
-    types: Mapping[str, ValueType] = field(default_factory=lambda: EMPTY)
+    initializers: Mapping[str, Initializer] = field(default_factory=_empty)
+    types: Mapping[str, ValueType] = field(default_factory=_empty)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self.name}', {len(self.nodes)} nodes)"
@@ -154,10 +158,10 @@ class Network(Graph):
     and inference does not confirm.
     """
 
-    opsets: Mapping[str, int] = field(default_factory=lambda: EMPTY)
+    opsets: Mapping[str, int] = field(default_factory=_empty)
     ir_version: int = 10
-    metadata: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    affinity: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    metadata: Mapping[str, str] = field(default_factory=_empty)
+    affinity: Mapping[str, str] = field(default_factory=_empty)
     border: Border = EMPTY_BORDER
     declarations: Declarations = NO_DECLARATIONS
 
