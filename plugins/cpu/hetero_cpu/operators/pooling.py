@@ -226,7 +226,8 @@ them."""
 
 def _plan_pixels(site: Site, operator: str, view: Callable[[Array], Array]) -> Recipe:
     """Returns the recipe of a reduction over the pixels of images (batch, channels, height, width), which `view` makes of the value."""
-    kernel, width = _make_pixel_reduction(operator), find_width()
+    # Sums over columns are made row by row, as ONNX Runtime and NumPy make them: some models subtract nearly equal sums.
+    kernel, width = _make_pixel_reduction(operator, _PHASES if view is join_rows else 1), find_width()
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         x = view(reads[0])
@@ -246,7 +247,7 @@ def _plan_pixels(site: Site, operator: str, view: Callable[[Array], Array]) -> R
 
 
 @cache
-def _make_pixel_reduction(operator: str) -> Kernel:
+def _make_pixel_reduction(operator: str, phases: int) -> Kernel:
     def emit(name: str, width: int) -> Code:
         code, p, chunk, _ = begin_kernel(name, width, _REDUCTION_PARAMETERS)
         with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
@@ -255,14 +256,14 @@ def _make_pixel_reduction(operator: str) -> Kernel:
             def work(vector: Number, count: int, mask: Mask | None = None) -> None:
                 channel = vector * (width * FLOAT_BYTES)  # called inside the loop
                 x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
-                reduce = partial(reduce_pixels, code, p, x, count, mask)
+                reduce = partial(reduce_pixels, code, p, x, count, mask, phases=phases)
                 for v, total in enumerate(REDUCTIONS[operator].emit(code, p["height"] * p["width"], reduce)):
                     code.store(y, total, v * width * FLOAT_BYTES, mask=mask)
 
             visit_block(code, p, block * BLOCK, BLOCK, work)
         return code.finish()
 
-    return Kernel(f"{operator.lower()}_pixels", emit)
+    return Kernel(f"{operator.lower()}_pixels_{phases}", emit)
 
 
 def visit_block(code: Code, p: Mapping[str, Number], begin: Number, block: int, work: Callable[..., None]) -> None:
@@ -286,14 +287,18 @@ def reduce_pixels(
     neutral: float,
     combine: Combine,
     read: Callable[[Floats, int], Floats] = lambda value, vector: value,
+    phases: int = _PHASES,
 ) -> list[Floats]:
-    """Returns `count` vectors of channels, from x on, each combined over all pixels of an image; `read` turns an element of a vector."""
+    """Returns `count` vectors of channels, from x on, each combined over all pixels of an image; `read` turns an element of a vector.
+
+    The pixels of a row are combined in so many `phases` apart, a power of two.
+    """
     vector_bytes = code.width * FLOAT_BYTES
     totals = [code.variable(code.constant(neutral)) for _ in range(count)]
-    even = p["width"] - p["width"] % _PHASES
+    even = p["width"] - p["width"] % phases
     with code.loop(0, p["height"]) as line:
         here = code.variable(x + line * p["x_row"])
-        sums = [[code.variable(code.constant(neutral)) for _ in range(count)] for _ in range(_PHASES)]
+        sums = [[code.variable(code.constant(neutral)) for _ in range(count)] for _ in range(phases)]
 
         def advance(pixels: int) -> None:
             start = here.get()
@@ -303,13 +308,15 @@ def reduce_pixels(
                     sums[phase][v].set(combine(sums[phase][v].get(), value))
             here.set(start + p["x_pixel"] * pixels)
 
-        with code.loop(0, even, _PHASES):
-            advance(_PHASES)
+        with code.loop(0, even, phases):
+            advance(phases)
         with code.loop(even, p["width"]):
             advance(1)
         for v, total in enumerate(totals):
             parts = [phase[v].get() for phase in sums]
-            total.set(combine(total.get(), combine(combine(parts[0], parts[1]), combine(parts[2], parts[3]))))
+            while len(parts) > 1:
+                parts = list(map(combine, parts[::2], parts[1::2]))
+            total.set(combine(total.get(), parts[0]))
     return [total.get() for total in totals]
 
 
