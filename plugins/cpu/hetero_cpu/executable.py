@@ -310,7 +310,7 @@ class CpuExecutable(Executable):
                 begin_packing=lambda: self._begin_packing(),  # a bound method would hold the executable
             )
             if class_plan is not None:
-                return self._use(class_plan, self.transformed)
+                return self._use(class_plan, special)
             self._failures += 1
         special = passes.join_network(special)
         plan = build_plan(special, self.native_weights, self._extensions, workers=self.workers)

@@ -79,6 +79,20 @@ def test_always_new_sizes_of_input_and_prediction_have_two_plans(core: Core) -> 
     assert network.get_metric("CPU_PLANS")[0] == 2
 
 
+def test_condition_that_follows_from_sizes_is_known_behind_a_prediction(core: Core) -> None:
+    condition = """
+  sizes = Shape (x)
+  none_of_it = Sub (sizes, sizes)
+  first_size = Slice (none_of_it, axis_0, axis)
+  flag = Cast <to = 9> (first_size)
+  y = If (flag) <then_branch = t () => (float[a, b, 3] u) { u = Neg (e) }, else_branch = f () => (float[c, d, 3] v) { v = Abs (e) }>"""
+    text = SPEAKING.replace("float[batch, 4] x", "float[batch, width] x").replace("  y = Abs (e)", condition)
+    text = text.replace("int64[1] axis = {1}", "int64[1] axis = {1}, int64[1] axis_0 = {0}")
+    network = core.load_network(onnx.parser.parse_model(text), "CPU", {"CPU_KERNELS": "JIT", "INFERENCE_NUM_THREADS": "1"})
+    for length, batch in zip((5, 9, 9, 9, 17, 3), (2, 3, 3, 3, 5, 4), strict=True):
+        np.testing.assert_array_equal(network.infer({"x": draw(length, batch)})["y"], speak(draw(length, batch))[0])
+
+
 def test_a_length_of_zero_and_a_length_again(core: Core) -> None:
     network = load(core)
     for length in (7, 7, 7, 0, 1, 7):
