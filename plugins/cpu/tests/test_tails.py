@@ -79,6 +79,12 @@ def test_always_new_sizes_of_input_and_prediction_have_two_plans(core: Core) -> 
     assert network.get_metric("CPU_PLANS")[0] == 2
 
 
+def test_a_batch_that_changes_behind_other_lengths_of_one_batch(core: Core) -> None:
+    network = load(core)
+    for length, batch in zip((5, 9, 17, 3, 40, 23, 23, 6), (3, 3, 3, 5, 1, 7, 7, 3), strict=True):
+        np.testing.assert_array_equal(network.infer({"x": draw(length, batch)})["y"], speak(draw(length, batch))[0])
+
+
 def test_condition_that_follows_from_sizes_is_known_behind_a_prediction(core: Core) -> None:
     condition = """
   sizes = Shape (x)

@@ -39,6 +39,7 @@ class _BodyExecutable(Protocol):
     def open_trip(self) -> Trip | None: ...
 
 
+_Shape = tuple[int | None, ...] | None
 Open = Callable[[Network], _BodyExecutable]
 
 _FIRST_TRIPS = 48
@@ -196,7 +197,8 @@ class RepeatedBody:
         self._count = 0
         self._last: Signature = ()
         self._of_shapes: dict[Signature, _BodyExecutable] = {}
-        self._of_all: _BodyExecutable | None = None
+        self._of_all: tuple[Sequence[_Shape], _BodyExecutable] | None = None
+        """The executable of open sizes, and the shapes that it takes."""
         self.trips: dict[Signature, deque[Trip]] = {}
         """Of small bodies in machine code alone, by shapes: those that no run uses."""
 
@@ -213,10 +215,10 @@ class RepeatedBody:
             return self._program.run(inputs, captured, is_cancelled=is_cancelled, limits=limits)
         values = (*inputs, *captured.values()) if captured else inputs
         signature = tuple([getattr(value, "shape", None) for value in values])
-        executable = self._of_shapes.get(signature) or self._of_all or self._find(values, signature)
+        executable = self._of_shapes.get(signature) or self._find_open(signature) or self._find(values, signature)
         if executable is None:
             return self._program.run(inputs, captured, is_cancelled=is_cancelled)
-        if executable is not self._of_all and (trip := executable.open_trip()) is not None:
+        if signature in self._of_shapes and (trip := executable.open_trip()) is not None:
             self.trips.setdefault(signature, deque()).append(trip)
         return executable.run(values, RunContext() if is_cancelled is None else RunContext(token=_AskedToken(is_cancelled)))
 
@@ -230,9 +232,20 @@ class RepeatedBody:
         executable = None
         if signature == last and len(self._of_shapes) < _MOST_SHAPES:
             self._of_shapes[signature] = executable = self._open(self._write_network(values, signature))
-        elif signature != last:
-            self._of_all = executable = self._open(self._write_network(values, list(map(_find_common_shape, signature, last))))
+        elif signature != last or self._of_all is not None:
+            # Sizes that were the same so far may change as well.
+            before = last if self._of_all is None else self._of_all[0]
+            shapes = list(map(_find_common_shape, signature, before))
+            executable = self._open(self._write_network(values, shapes))
+            self._of_all = shapes, executable
         return executable
+
+    def _find_open(self, signature: Signature) -> _BodyExecutable | None:
+        """Returns the executable of open sizes if it takes these shapes."""
+        if self._of_all is None:
+            return None
+        shapes, executable = self._of_all
+        return executable if list(map(_find_common_shape, shapes, signature)) == shapes else None
 
     def _write_network(self, values: Sequence[Any], shapes: Sequence[Any]) -> Network:
         """Returns the body as a network, with the values that it captures behind its inputs."""
@@ -262,7 +275,7 @@ class RepeatedBody:
         )
 
 
-def _find_common_shape(shape: tuple[int, ...] | None, other: tuple[int, ...] | None) -> tuple[int | None, ...] | None:
+def _find_common_shape(shape: _Shape, other: _Shape) -> _Shape:
     """Returns the shape with None for each size in which two shapes differ; None for different ranks."""
     if shape is None or other is None or len(shape) != len(other):
         return None
