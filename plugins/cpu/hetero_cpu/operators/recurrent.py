@@ -241,10 +241,10 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
     shift = code.reserve(1) if products else code.number(0)
     quantize = partial(_emit_codes, code, shift, bool(products))
 
-    def multiply(count: int, x: Number, x_pixel: Number, y: Number, y_pixel: Number, of: str = "") -> None:
-        """Multiplies rows by the weights of a direction, those of the states or `of` the input."""
+    def multiply(count: int, x: Number, x_pixel: Number, y: Number, y_pixel: Number, of: str = "", begin: Number = zero) -> None:
+        """Multiplies rows by the weights of a direction, those of the states or `of` the input, from the block `begin` on."""
         weights = p[f"{of}w"] + direction * p["blocks"] * p[f"{of}block_bytes"]
-        with code.loop(0, p["blocks"]) as block:
+        with code.loop(begin, p["blocks"]) as block:
             call_tile(
                 code, Tile(count, _VECTORS, products=products), x=x, x_pixel=x_pixel, offsets=p["offsets"], taps=1, depth=p[f"{of}depth"],
                 w=weights + block * p[f"{of}block_bytes"], bias=p["bias"] + direction * columns_bytes + block * block_columns,
@@ -278,8 +278,9 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
         if has_codes:
             h_scale = quantize(end, p["hidden"], lambda row: (state + here + row * row_bytes, source + row * row_bytes))
 
-        def multiply_states(source: Number, row: Number, count: int) -> None:
-            multiply(count, source + row * row_bytes, row_bytes, state + gates_place + row * row_bytes, row_bytes)
+        def multiply_states(source: Number, begin: Number, row: Number, count: int) -> None:
+            place = state + gates_place + row * row_bytes
+            multiply(count, source + row * row_bytes, row_bytes, place, row_bytes, begin=begin)
 
         def visit_elements(
             compute: Callable[[FindGate, Number, Number, Number, Mask | None], None],
@@ -309,7 +310,7 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
         functions = [partial(emit_activations, code, (Activation(name),)) for name in activations]
 
         def reset(find_gate: FindGate, _: Number, own: Number, place: Number, mask: Mask | None) -> None:
-            """Keeps the update gate where the new state will be, and the reset state where an LSTM has its cell."""
+            """Stores the update gate in the place of the next state, and the reset state in the place of an LSTM's cell."""
             update, by = (functions[0](sum_ + own_sum) for sum_, own_sum in map(find_gate, range(2)))
             code.store(own + there + place, update, mask=mask)
             code.store(own + p["padded"] * 2 + place, by * code.load(own + here + place, mask=mask), mask=mask)
@@ -338,10 +339,12 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
                 y = p["y"] + step * p["y_step"] + direction * p["y_direction"] + row * p["y_row"]
                 code.store(y + place, result, mask=mask)
 
-        visit_rows(first, end, rows, partial(multiply_states, source))
+        visit_rows(first, end, rows, partial(multiply_states, source, zero))
         if kind == _RESETTING:
             visit_elements(reset)
-            visit_rows(first, end, rows, partial(multiply_states, state + p["padded"] * 2))
+            # The first two gates are known.
+            begin = p["padded"] * 2 // block_columns
+            visit_rows(first, end, rows, partial(multiply_states, state + p["padded"] * 2, begin))
         visit_elements(compute)
     copy("h", (p["steps"] % 2) * p["padded"], is_start=False)
     copy("c", p["padded"] * 2, is_start=False)
