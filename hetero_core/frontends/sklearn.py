@@ -151,8 +151,10 @@ class HeteroRegressor(RegressorMixin, _HeteroEstimator):  # type: ignore[misc]  
 
 
 def convert_estimator(estimator: Any, X: Any, *, gives_scores: bool = False) -> onnx.ModelProto:  # noqa: N803
-    """Returns the ONNX model of a fitted estimator for inputs of the types of X: one for rows of numbers, or one for each column of a
-    data frame of other types, or of which the estimator chooses columns by name.
+    """Returns the ONNX model of a fitted estimator for inputs of the types of X.
+
+    Rows of numbers are a single input. A data frame has an input for each column if it holds other types, or if the estimator chooses
+    columns by name.
 
     Raises: NetworkReadError without skl2onnx, and for an estimator that it cannot convert.
     """

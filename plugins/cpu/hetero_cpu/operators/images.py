@@ -77,7 +77,7 @@ class Convolution:
         return [join_planes(array)] if self.is_joined else [array[index].transpose(1, 0, 2, 3) for index in range(array.shape[0])]
 
     def pick_planes(self, images: Array, tap: int = 0) -> Array:
-        """Returns the images that a tap of the depth meets, one for each result, out of those of the source with the `depth_halo`."""
+        """Returns the images of the source, its `depth_halo` included, that a tap of the depth reads: an image for each result."""
         if self.depths is None or self.has_planes_alone:
             return images
         begin = tap * self.depths.dilations[0] - min(self.depths.pads[0][0], 0)

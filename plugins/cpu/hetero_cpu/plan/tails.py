@@ -24,7 +24,7 @@ _PRODUCTS = frozenset({"Attention", "Conv", "ConvTranspose", "GRU", "Gemm", "LST
 
 
 def part_tail(network: Network, special: Network) -> Network | None:
-    """Returns the network with all nodes behind the first such sizes of products in a branch; None if it has none.
+    """Returns the network with all nodes behind the first computed sizes in a branch of If; None unless products read such sizes.
 
     `special`: the network for an example of input shapes, with its types.
     """

@@ -688,7 +688,7 @@ def _move(state: _Rewriter, node: Node) -> bool:
 
 
 def _take_factor_out(state: _Rewriter, node: Node) -> bool:
-    """A mean of multiples is a multiple of the mean, and the Relu of one with positive factors is one of the Relu."""
+    """Multiplies behind a mean, or behind a Relu if the factors are positive, in place of before it; says whether it did."""
     scaled, is_relu = state.scaled.get(node.inputs[0]), node.op_type == "Relu"
     if scaled is None or not (np.all(scaled.factor > 0) if is_relu else scaled.factor.size == 1):
         return False
@@ -861,7 +861,7 @@ def _dequantize_operand(state: _Rewriter, node: Node, place: int, axis: int, fac
 
 
 def _dequantize_bias(state: _Rewriter, value: str, x: str, w: str, axis: int) -> str:
-    """Returns the floats of a bias for each index of an axis of w, whose steps are those of x times w; "" if they are not known."""
+    """Returns the bias as floats, along an axis of w; its scale is that of x times that of w. Returns "" if the scales are unknown."""
     bias, scaled, weight = state.constant(value, "int32"), state.scaled.get(x), state.weights.get(w)
     if bias is None or scaled is None or weight is None:
         return ""

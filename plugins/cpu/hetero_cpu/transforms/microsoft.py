@@ -126,7 +126,7 @@ Rewrite = Callable[[Network, Node, NodeWriter], Replacement | None]
 
 
 def rewrite_operators(network: Network, rewrites: Mapping[tuple[str, str], Rewrite]) -> Network:
-    """Returns the network with nodes, by domain and operator, replaced by what a function writes; those of which it makes None stay."""
+    """Returns the network with nodes rewritten by the function of their domain and operator; if that returns None, the node stays."""
     names, types = FreshNames(network), dict[str, ValueType]()
 
     def find(node: Node) -> Replacement | None:
