@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,7 @@ from hetero_core.dtypes import FLOAT_DTYPES, INTEGER_DTYPES, bits_of_dtype, onnx
 from hetero_core.errors import InvalidNetworkError
 from hetero_core.network.border import LAYOUT_OF_RANK, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Network, Node
-from hetero_core.network.inference import infer_types
+from hetero_core.network.inference import infer_by_rule, infer_types, read_numbers
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames, rename_values
 from hetero_core.network.scopes import since_version
@@ -50,8 +51,6 @@ class Chain:
         self._names = names
         self._base = base
         self.value = value
-        self.dtype = value_type.dtype or "float32"
-        self.shape: tuple[Dimension, ...] | None = value_type.shape
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {value: value_type}
         self.initializers: dict[str, Initializer] = {}
@@ -64,7 +63,21 @@ class Chain:
     @property
     def type(self) -> TensorType:
         """The type of the last value."""
-        return TensorType(self.dtype, self.shape)
+        return self.types[self.value]
+
+    @property
+    def shape(self) -> tuple[Dimension, ...]:
+        """The shape of the last value, which must have a known rank."""
+        shape = self.type.shape
+        assert shape is not None
+        return shape
+
+    @property
+    def dtype(self) -> str:
+        """The element type of the last value, which must be known."""
+        dtype = self.type.dtype
+        assert dtype is not None
+        return dtype
 
     def hold(self, purpose: str, array: np.ndarray[Any, Any]) -> str:
         """Returns the name of a new constant."""
@@ -77,12 +90,11 @@ class Chain:
         self,
         op_type: str,
         *more: str,
-        dtype: str | None = None,
         shape: tuple[Dimension, ...] | None = None,
         attributes: Mapping[str, Any] = EMPTY,
         begins: str = "",
     ) -> None:
-        """Adds a node that reads the last value and `more`; `dtype` and `shape` are given if they change.
+        """Adds a node that reads the last value and `more`; `shape` is that of the result if no rule tells it.
 
         `begins` is read before the last value: the first operand of an operator that does not commute.
         """
@@ -90,28 +102,26 @@ class Chain:
         value = self._names.value(f"{self._base}/{op_type.lower()}")
         name = self._names.node(f"{self._base}/{op_type.lower()}")
         inputs = (begins, self.value, *more) if begins else (self.value, *more)
-        self.nodes.append(Node(name, op_type, inputs, (value,), "", opset, since_version(op_type, "", opset), attributes))
+        node = Node(name, op_type, inputs, (value,), "", opset, since_version(op_type, "", opset), attributes)
+        inferred = infer_by_rule(node, [self.types.get(each) for each in inputs], partial(read_numbers, self.initializers))[value]
+        assert isinstance(inferred, TensorType)
+        self.nodes.append(node)
+        self.types[value] = inferred if shape is None else TensorType(inferred.dtype, shape)
         self.value = value
-        self.dtype = self.dtype if dtype is None else dtype
-        self.shape = self.shape if shape is None else shape
-        self.types[value] = self.type
 
     def cast(self, dtype: str) -> None:
         """Adds a Cast unless the value is of this element type."""
         if dtype != self.dtype:
-            self.add("Cast", dtype=dtype, attributes={"to": onnx_of_dtype(dtype)})
+            self.add("Cast", attributes={"to": onnx_of_dtype(dtype)})
 
     def gather(self, axis: int, purpose: str, positions: Sequence[int] | np.ndarray[Any, Any]) -> None:
         """Adds a Gather of these positions of an axis."""
-        assert self.shape is not None
-        shape = (*self.shape[:axis], len(positions), *self.shape[axis + 1 :])
-        self.add("Gather", self.hold(purpose, np.asarray(positions, np.int64)), shape=shape, attributes={"axis": axis})
+        self.add("Gather", self.hold(purpose, np.asarray(positions, np.int64)), attributes={"axis": axis})
 
     def transpose(self, order: tuple[int, ...]) -> None:
         """Adds a Transpose unless the order is that of the value."""
         if order != tuple(range(len(order))):
-            shape = None if self.shape is None else tuple(self.shape[axis] for axis in order)
-            self.add("Transpose", shape=shape, attributes={"perm": order})
+            self.add("Transpose", attributes={"perm": order})
 
     def rename_end(self, name: str) -> None:
         """Gives the last value, which a node of the chain makes, another name."""

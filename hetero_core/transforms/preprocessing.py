@@ -23,8 +23,7 @@ from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType, ValueSpec, merge_types
 from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, splice
 
-Channels = tuple[int, tuple[int, ...]]
-CHANNELS_OF_COLOR: Mapping[str, Channels] = MappingProxyType(
+CHANNELS_OF_COLOR: Mapping[str, tuple[int, tuple[int, ...]]] = MappingProxyType(
     {
         **dict.fromkeys(("BGR->RGB", "RGB->BGR"), (3, (2, 1, 0))),
         **dict.fromkeys(("RGBX->RGB", "BGRX->BGR"), (4, (0, 1, 2))),
@@ -79,87 +78,66 @@ def _require_plain(network: Network, name: str) -> None:
 
 
 def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: FreshNames) -> tuple[Chain, str]:
-    """Returns the steps from the described array to the input of the model, and the layout of the array."""
+    """Returns the steps from the described array to the input of the model, and the layout of the array.
+
+    What computes does it in the model's type, or in float32 for a smaller float.
+    """
     where = f"input '{spec.name}' of network '{network.name}'"
-    if not isinstance(spec.type, TensorType) or spec.type.dtype is None:
-        raise InvalidNetworkError(f"{where}: expected a tensor to describe, it is {spec.type}")
-    target_type = spec.type
+    target = spec.type
+    if not isinstance(target, TensorType) or target.dtype is None:
+        raise InvalidNetworkError(f"{where}: expected a tensor to describe, it is {target}")
     model_layout = find_model_layout(spec, network.border.layouts.get(spec.name), info.model_layout, where)
     layout = model_layout if info.layout is None else read_layout(info.layout, len(model_layout), where)
     order = order_axes(layout, model_layout, where)
-    dtype = target_type.dtype if info.precision is None else dtype_of_precision(info.precision, where)
-    channels = _find_channels(info, model_layout, target_type, where)
+    dtype = target.dtype if info.precision is None else dtype_of_precision(info.precision, where)
+    color = (info.color or "").upper().replace(" ", "")
+    if info.color is not None:
+        _check_color(info.color, color, model_layout, target, where)
     crop, pad = _read_bounds(info.crop, "crop", layout, where), _read_bounds(info.pad, "pad", model_layout, where)
-    inner = TensorType(target_type.dtype, _find_inner(target_type.shape or (), pad, info.pad_mode, where))
-    shape = _find_given_shape(info, inner, layout, order, channels, crop, where)
+    inner = TensorType(target.dtype, _find_inner(target.shape or (), pad, info.pad_mode, where))
+    shape = _find_given_shape(info, inner, layout, order, color, crop, where)
     chain = Chain(network, names, base=spec.name, value=spec.name, value_type=TensorType(dtype, shape))
-    if channels is not None:
-        chain.gather(layout.index("C"), "channels", channels[1])
-    elif _is_planar(info):
-        _add_planar_colors(chain, _read_color(info))
+    if color in CHANNELS_OF_COLOR:
+        chain.gather(layout.index("C"), "channels", CHANNELS_OF_COLOR[color][1])
+    elif color:
+        _add_planar_colors(chain, color)
     _add_crop(chain, crop, where)
     chain.transpose(order)
-    _add_arithmetic(chain, info, model_layout, target_type, inner, pad, where)
-    if merge_types(chain.type, target_type) is None:
-        raise _refuse_shape(shape, layout, target_type, f"it becomes {chain.type}", where)
+    computes = info.mean is not None or info.scale is not None or info.resize not in (None, "nearest")
+    if (computes or color in PLANAR_COLORS) and target.dtype not in FLOAT_DTYPES:
+        raise InvalidNetworkError(
+            f"{where}: mean, scale, interpolation and NV12 or I420 make fractions, and the model takes "
+            f"{precision_of_dtype(target.dtype)}; expected a model with a float input"
+        )
+    check_conversion(chain.dtype, target.dtype, where)
+    if computes:
+        chain.cast("float64" if target.dtype == "float64" else "float32")
+    if info.resize is not None:
+        _bring_to_size(chain, info.resize, model_layout, inner.shape or (), where)
+    _add_pad(chain, pad, info)
+    for op_type, purpose, numbers in (("Sub", "mean", info.mean), ("Div", "scale", info.scale)):
+        if numbers is not None:
+            array = _read_numbers(numbers, purpose, model_layout, target.shape or (), where)
+            chain.add(op_type, chain.hold(purpose, array.astype(numpy_dtype(chain.dtype))))
+    chain.cast(target.dtype)
+    if merge_types(chain.type, target) is None:
+        raise _refuse_shape(shape, layout, target, f"it becomes {chain.type}", where)
     return chain, layout
 
 
-def _add_arithmetic(
-    chain: Chain, info: InputInfo, layout: str, model_type: TensorType, inner: TensorType, pad: Bounds, where: str
-) -> None:
-    """Adds the steps that compute: in the model's type, or in float32 for a smaller float. `inner` is the image without `pad`."""
-    assert model_type.dtype is not None
-    assert model_type.shape is not None
-    assert inner.shape is not None
-    computes = info.mean is not None or info.scale is not None or info.resize not in (None, "nearest")
-    if (computes or _is_planar(info)) and model_type.dtype not in FLOAT_DTYPES:
+def _check_color(said: str, color: str, layout: str, model_type: TensorType, where: str) -> None:
+    known = (*CHANNELS_OF_COLOR, *PLANAR_COLORS)
+    if color not in known:
         raise InvalidNetworkError(
-            f"{where}: mean, scale, interpolation and NV12 or I420 make fractions, and the model takes "
-            f"{precision_of_dtype(model_type.dtype)}; expected a model with a float input"
-        )
-    check_conversion(chain.dtype, model_type.dtype, where)
-    if computes:
-        chain.cast("float64" if model_type.dtype == "float64" else "float32")
-    if info.resize is not None:
-        _bring_to_size(chain, info.resize, layout, inner.shape, where)
-    _add_pad(chain, pad, info, len(layout))
-    for op_type, numbers in (("Sub", info.mean), ("Div", info.scale)):
-        if numbers is not None:
-            purpose = "mean" if op_type == "Sub" else "scale"
-            array = _read_numbers(numbers, purpose, layout, model_type.shape, where)
-            chain.add(op_type, chain.hold(purpose, array.astype(numpy_dtype(chain.dtype))))
-    chain.cast(model_type.dtype)
-
-
-def _find_channels(info: InputInfo, layout: str, model_type: TensorType, where: str) -> Channels | None:
-    if info.color is None:
-        return None
-    key = _read_color(info)
-    channels = CHANNELS_OF_COLOR.get(key)
-    if channels is None and not _is_planar(info):
-        known = (*CHANNELS_OF_COLOR, *PLANAR_COLORS)
-        raise InvalidNetworkError(
-            f"{where}: there is no change of colors '{info.color}'{suggest(key, known) or ';'} expected one of {enumerate_choices(known)}"
+            f"{where}: there is no change of colors '{said}'{suggest(color, known) or ';'} expected one of {enumerate_choices(known)}"
         )
     size = model_type.shape[layout.index("C")] if model_type.shape is not None and "C" in layout else None
     if "C" not in layout or (size not in (3, None) and not isinstance(size, str)):
-        raise InvalidNetworkError(
-            f"{where}: '{info.color}' needs 3 channels in the model's axis C; it takes {model_type} as {layout}"
-        )
-    return channels
-
-
-def _read_color(info: InputInfo) -> str:
-    return (info.color or "").upper().replace(" ", "")
-
-
-def _is_planar(info: InputInfo) -> bool:
-    return _read_color(info) in PLANAR_COLORS
+        raise InvalidNetworkError(f"{where}: '{said}' needs 3 channels in the model's axis C; it takes {model_type} as {layout}")
 
 
 def _find_given_shape(
-    info: InputInfo, inner: TensorType, layout: str, order: tuple[int, ...], channels: Channels | None, crop: Bounds, where: str
+    info: InputInfo, inner: TensorType, layout: str, order: tuple[int, ...], color: str, crop: Bounds, where: str
 ) -> tuple[Dimension, ...]:
     """Returns the shape of the array, in its layout: the stated shape, or the shape of the image; resize and crop open its axes."""
     assert inner.shape is not None
@@ -167,11 +145,11 @@ def _find_given_shape(
     for axis, source in enumerate(order):
         model[source] = inner.shape[axis]
     open_axes = {*crop, *(axis for axis, letter in enumerate(layout) if letter in "HW" and info.resize is not None)}
-    if _is_planar(info):
+    if color in PLANAR_COLORS:
         image = (model[0], None if open_axes else model[1], model[2]) if len(model) == 4 else (None,) * 3
         return _find_plane(info.shape, image, layout, where)
-    if channels is not None:
-        model[layout.index("C")] = channels[0]
+    if color:
+        model[layout.index("C")] = CHANNELS_OF_COLOR[color][0]
     known = [None if axis in open_axes else size for axis, size in enumerate(model)]
     given = known if info.shape is None else info.shape
     if len(given) != len(known):
@@ -253,7 +231,6 @@ def _find_cropped(shape: Sequence[Dimension], crop: Bounds, where: str) -> tuple
 def _add_crop(chain: Chain, crop: Bounds, where: str) -> None:
     """Adds a Slice."""
     if crop:
-        assert chain.shape is not None
         begins, ends = zip(*crop.values(), strict=True)
         named = {"begin": begins, "end": ends, "axes": tuple(crop)}
         bounds = [chain.hold(purpose, np.asarray(numbers, np.int64)) for purpose, numbers in named.items()]
@@ -278,17 +255,14 @@ def _find_inner(shape: Sequence[Dimension], pad: Bounds, mode: str, where: str) 
     return tuple(inner)
 
 
-def _add_pad(chain: Chain, pad: Bounds, info: InputInfo, rank: int) -> None:
+def _add_pad(chain: Chain, pad: Bounds, info: InputInfo) -> None:
     """Adds a Pad."""
     if pad:
-        sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(rank)]
+        sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(len(chain.shape))]
         inputs = [chain.hold("pads", np.asarray(sides, np.int64))]
         if info.pad_mode == "constant":
             inputs.append(chain.hold("pad_value", np.asarray(info.pad_value, numpy_dtype(chain.dtype))))
-        padded = [
-            size + sum(pad.get(axis, (0, 0))) if isinstance(size, int) else size for axis, size in enumerate(chain.shape or ())
-        ]
-        chain.add("Pad", *inputs, shape=tuple(padded), attributes={"mode": info.pad_mode})
+        chain.add("Pad", *inputs, attributes={"mode": info.pad_mode})
 
 
 # Pictures of cameras in a plane of bytes, NV12 and I420. The plane is (N, 3/2 H, W, 1): the brightness of each pixel, then the two
@@ -322,22 +296,21 @@ def _find_plane(
 
 def _add_planar_colors(chain: Chain, color: str) -> None:
     """Adds the steps from the plane to an image (N, H, W, 3) of floats."""
-    assert chain.shape is not None
-    batch, rows, width = chain.shape[0], int(chain.shape[1] or 0), int(chain.shape[2] or 0)
+    rows, width = int(chain.shape[1] or 0), int(chain.shape[2] or 0)
     height = rows * 2 // 3
     chain.cast("float64" if chain.dtype == "float64" else "float32")
-    plane = chain.value, chain.shape
+    plane = chain.value
     _add_crop(chain, {1: (0, height)}, "")
-    brightness, (chain.value, chain.shape) = chain.value, plane
+    brightness, chain.value = chain.value, plane
     _add_crop(chain, {1: (height, rows)}, "")
     if color.startswith("NV12"):
-        _reshape(chain, (batch, height // 2, width // 2, 2))
+        _reshape(chain, (height // 2, width // 2, 2))
     else:
-        _reshape(chain, (batch, 2, height // 2, width // 2))
+        _reshape(chain, (2, height // 2, width // 2))
         chain.transpose((0, 2, 3, 1))
     for axis, size in ((1, height), (2, width)):
         chain.gather(axis, f"squares{axis}", [pixel // 2 for pixel in range(size)])
-    chain.add("Concat", begins=brightness, shape=(batch, height, width, 3), attributes={"axis": 3})
+    chain.add("Concat", begins=brightness, attributes={"axis": 3})
     dtype = chain.dtype
     chain.add("Sub", chain.hold("zero_of_colors", np.asarray((16, 128, 128), dtype)))
     channels = (_RED, _GREEN, _BLUE) if color.endswith("RGB") else (_BLUE, _GREEN, _RED)
@@ -345,9 +318,9 @@ def _add_planar_colors(chain: Chain, color: str) -> None:
     chain.add("Clip", chain.hold("darkest", np.asarray(0, dtype)), chain.hold("brightest", np.asarray(255, dtype)))
 
 
-def _reshape(chain: Chain, shape: tuple[Dimension, ...]) -> None:
+def _reshape(chain: Chain, image: tuple[int, ...]) -> None:
     # 0: the number of images as it is.
-    chain.add("Reshape", chain.hold("squares", np.asarray([0, *shape[1:]], "int64")), shape=shape)
+    chain.add("Reshape", chain.hold("squares", np.asarray([0, *image], "int64")))
 
 
 # Height and width of an image brought to those of a model: nearest, bilinear, cubic, area. nearest and bilinear are Resize with half-pixel
@@ -381,7 +354,6 @@ def _bring_to_size(chain: Chain, mode: str, layout: str, model_shape: Sequence[D
             f"{where}: the model's height and width are open ({', '.join(str(size) for size in sizes)}); give them sizes with with_shapes "
             "before the resize"
         )
-    assert chain.shape is not None
     target = tuple(sizes[axes.index(axis)] if axis in axes else size for axis, size in enumerate(chain.shape))
     are_known = all(isinstance(chain.shape[axis], int) for axis in axes)
     if mode == "area" or (are_known and (mode == "cubic" or (mode == "bilinear" and chain.opset < _HAS_CENTERS))):
@@ -411,22 +383,20 @@ def _compute_sizes(chain: Chain, target: tuple[Dimension, ...]) -> str:
     known = np.asarray([size if isinstance(size, int) else 0 for size in target], "int64")
     if all(isinstance(size, int) for size in target):
         return chain.hold("sizes", known)
-    value, dtype, shape = chain.value, chain.dtype, chain.shape
-    chain.add("Shape", dtype="int64", shape=(len(target),))
+    value = chain.value
+    chain.add("Shape")
     chain.add("Mul", chain.hold("open", np.asarray([not isinstance(size, int) for size in target], "int64")))
     chain.add("Add", chain.hold("sizes", known))
-    sizes, chain.value, chain.dtype, chain.shape = chain.value, value, dtype, shape
+    sizes, chain.value = chain.value, value
     return sizes
 
 
 def _add_gathers(chain: Chain, axes: tuple[int, int], target: tuple[Dimension, ...]) -> None:
     for axis in axes:
-        assert chain.shape is not None
         chain.gather(axis, f"pixels{axis}", find_nearest(int(chain.shape[axis] or 0), int(target[axis] or 0)))
 
 
 def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Dimension, ...], where: str) -> None:
-    assert chain.shape is not None
     rank = len(target)
     source_sizes = [chain.shape[axis] for axis in axes]
     if not all(isinstance(size, int) and size > 0 for size in source_sizes):
@@ -437,12 +407,11 @@ def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[
     order = (*(axis for axis in range(rank) if axis not in axes), *axes)
     chain.transpose(order)
     dtype = numpy_dtype(chain.dtype)
-    leading = chain.shape[:-2]
     weigh = {"area": weigh_area, "bilinear": weigh_bilinear, "cubic": weigh_cubic}[mode]
     rows = weigh(int(source_sizes[0] or 0), int(target[axes[0]] or 0)).astype(dtype)
     columns = weigh(int(source_sizes[1] or 0), int(target[axes[1]] or 0)).astype(dtype).T
-    chain.add("MatMul", begins=chain.hold("rows", rows), shape=(*leading, target[axes[0]], source_sizes[1]))
-    chain.add("MatMul", chain.hold("columns", columns), shape=(*leading, target[axes[0]], target[axes[1]]))
+    chain.add("MatMul", begins=chain.hold("rows", rows))
+    chain.add("MatMul", chain.hold("columns", columns))
     chain.transpose(tuple(order.index(axis) for axis in range(rank)))
 
 
