@@ -8,7 +8,7 @@ not split, so that protobuf sees all of it and words the error. Source: protobuf
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import IO
@@ -24,7 +24,6 @@ _LONGEST_TAG, _LONGEST_LENGTH, _LONGEST_VARINT = 5, 5, 10
 _LONGEST_HEADER = _LONGEST_TAG + _LONGEST_VARINT
 # A smaller tensor is protobuf's.
 _SMALLEST_SPLIT = 4096
-_WINDOW = 4096
 # protobuf refuses messages of that size.
 _LARGEST_MODEL = 2**31 - 1
 
@@ -115,53 +114,47 @@ def split_model(file: IO[bytes], held: HeldFile | None = None) -> tuple[bytes, M
 class _Splitter:
     def __init__(self, file: IO[bytes], size: int, held: HeldFile | None) -> None:
         self._file, self._size, self._held = file, size, held
-        self._window, self._window_begin = b"", 0
+        self._has_graph = False
+        self._position = -1
         self._raw_data: dict[int, RawData] = {}
 
     def split(self) -> tuple[bytes, Mapping[int, RawData]]:
-        pieces: list[bytes] = []
-        has_graph = False
-        for number, wire, begin, content, stop in self._walk(0, self._size):
-            if number != _GRAPH:
-                pieces.append(self._read(begin, stop))
-                continue
-            # protobuf would merge two graphs.
-            if wire != _LENGTH or has_graph:
-                raise _UnusualFrameError
-            has_graph = True
-            graph = self._split_graph(content, stop)
-            pieces.append(_encode_field(_GRAPH, graph))
-        return b"".join(pieces), self._raw_data
+        return self._replace(0, self._size, _GRAPH, self._split_graph), self._raw_data
 
     def _split_graph(self, begin: int, end: int) -> bytes:
+        # protobuf would merge two graphs.
+        if self._has_graph:
+            raise _UnusualFrameError
+        self._has_graph = True
+        return self._replace(begin, end, _INITIALIZER, self._split_tensor)
+
+    def _split_tensor(self, begin: int, end: int) -> bytes | None:
+        self._position += 1
+        if end - begin < _SMALLEST_SPLIT:
+            return None
+        tensor = self._replace(begin, end, _RAW, self._take_raw)
+        return tensor if self._position in self._raw_data else None
+
+    def _take_raw(self, begin: int, end: int) -> bytes:
+        if self._position in self._raw_data:
+            raise _UnusualFrameError
+        self._raw_data[self._position] = self._read(begin, end) if self._held is None else FileSpan(self._held, begin, end)
+        return b""
+
+    def _replace(self, begin: int, end: int, number: int, change: Callable[[int, int], bytes | None]) -> bytes:
+        """Returns a message with the content of each field of a number that `change` gives; None leaves the field as it is."""
         pieces: list[bytes] = []
-        position, copied = 0, begin
-        for number, wire, start, content, stop in self._walk(begin, end):
-            if number != _INITIALIZER:
+        for field, wire, start, content, stop in self._walk(begin, end):
+            if field != number:
                 continue
             if wire != _LENGTH:
                 raise _UnusualFrameError
-            raw = self._find_raw(content, stop) if stop - content >= _SMALLEST_SPLIT else None
-            if raw is not None:
-                tensor = self._read(content, raw[0]) + _encode_field(_RAW, b"") + self._read(raw[2], stop)
-                pieces += (self._read(copied, start), _encode_field(_INITIALIZER, tensor))
-                copied = stop
-                self._raw_data[position] = (
-                    self._read(raw[1], raw[2]) if self._held is None else FileSpan(self._held, raw[1], raw[2])
-                )
-            position += 1
-        pieces.append(self._read(copied, end))
+            changed = change(content, stop)
+            if changed is not None:
+                pieces += (self._read(begin, start), _encode_field(number, changed))
+                begin = stop
+        pieces.append(self._read(begin, end))
         return b"".join(pieces)
-
-    def _find_raw(self, begin: int, end: int) -> tuple[int, int, int] | None:
-        """Returns the positions of the `raw_data` of a tensor, of its content and of the next field; None without `raw_data`."""
-        raw_range = None
-        for number, wire, start, content, stop in self._walk(begin, end):
-            if number == _RAW:
-                if wire != _LENGTH or raw_range is not None:
-                    raise _UnusualFrameError
-                raw_range = start, content, stop
-        return raw_range
 
     def _walk(self, begin: int, end: int) -> Iterator[Field]:
         while begin < end:
@@ -170,28 +163,24 @@ class _Splitter:
             begin = field[-1]
 
     def _read_field(self, begin: int, end: int) -> Field:
-        offset = begin - self._window_begin
-        if offset < 0 or offset + _LONGEST_HEADER > len(self._window):
-            self._file.seek(begin)
-            self._window, self._window_begin, offset = self._file.read(_WINDOW), begin, 0
-        window = self._window
-        tag, content = _decode_varint(window, offset, _LONGEST_TAG)
+        self._file.seek(begin)
+        header = self._file.read(_LONGEST_HEADER)
+        tag, content = _decode_varint(header, 0, _LONGEST_TAG)
         number, wire = tag >> 3, tag & 7
         if number == 0:
             raise _UnusualFrameError
         if wire == _LENGTH:
-            length, content = _decode_varint(window, content, _LONGEST_LENGTH)
+            length, content = _decode_varint(header, content, _LONGEST_LENGTH)
             stop = content + length
         elif wire == _VARINT:
-            stop = _decode_varint(window, content, _LONGEST_VARINT)[1]
+            stop = _decode_varint(header, content, _LONGEST_VARINT)[1]
         elif wire in _FIXED:
             stop = content + _FIXED[wire]
         else:
             raise _UnusualFrameError
-        shift = self._window_begin
-        if stop + shift > end:
+        if begin + stop > end:
             raise _UnusualFrameError
-        return number, wire, begin, content + shift, stop + shift
+        return number, wire, begin, begin + content, begin + stop
 
     def _read(self, begin: int, end: int) -> bytes:
         self._file.seek(begin)
@@ -201,10 +190,10 @@ class _Splitter:
         return content
 
 
-def _decode_varint(window: bytes, offset: int, longest: int) -> tuple[int, int]:
+def _decode_varint(encoded: bytes, offset: int, longest: int) -> tuple[int, int]:
     """Returns a number of at most `longest` bytes, and the position after it."""
     number = shift = 0
-    for byte in window[offset : offset + longest]:
+    for byte in encoded[offset : offset + longest]:
         offset += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
