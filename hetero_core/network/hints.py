@@ -17,7 +17,7 @@ from types import MappingProxyType
 from hetero_core.errors import InvalidNetworkError, NetworkDeclarationWarning
 from hetero_core.network.border import NO_DECLARATIONS, Declarations, Hint, word_contradiction
 from hetero_core.network.graph import Graph, GraphLike, Network, Node
-from hetero_core.network.types import MapType, OptionalType, SequenceType, TensorType, ValueType, merge_types, shape_of
+from hetero_core.network.types import OptionalType, SequenceType, TensorType, ValueType, map_tensor, merge_types, shape_of
 
 
 def rebuild_graph(graph: GraphLike, nodes: tuple[Node, ...], types: Mapping[str, ValueType]) -> GraphLike:
@@ -80,11 +80,7 @@ def _forget_types(graph: Graph, known: Mapping[str, ValueType]) -> dict[str, Val
 
 def drop_shape(value_type: ValueType) -> ValueType:
     """Returns the type with its kind and element type alone."""
-    if isinstance(value_type, TensorType):
-        return TensorType(value_type.dtype)
-    if isinstance(value_type, MapType):
-        return MapType(value_type.key, drop_shape(value_type.value))
-    return type(value_type)(drop_shape(value_type.element))
+    return map_tensor(value_type, lambda tensor: TensorType(tensor.dtype))
 
 
 def without_hints(network: Network) -> Network:

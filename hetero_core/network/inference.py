@@ -34,9 +34,9 @@ from hetero_core.network.scopes import find_schema
 from hetero_core.network.types import (
     LARGEST_RANK,
     Dimension,
-    MapType,
     TensorType,
     ValueType,
+    find_tensor,
     has_known_element,
     merge_types,
     shape_of,
@@ -91,12 +91,8 @@ def find_contradictions(network: Network) -> Mapping[str, str]:
 
 def _measure(value_type: ValueType) -> int:
     """Returns about how many bytes a type takes."""
-    if isinstance(value_type, MapType):
-        return _measure(value_type.value)
-    if not isinstance(value_type, TensorType):
-        return _measure(value_type.element)
     # A dimension takes 40 bytes: in a message, in its bytes and in a tuple.
-    return 64 + sum(40 + (len(size) if isinstance(size, str) else 0) for size in value_type.shape or ())
+    return 64 + sum(40 + (len(size) if isinstance(size, str) else 0) for size in find_tensor(value_type).shape or ())
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ Imports no array library and no onnx.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -98,13 +98,25 @@ def fixed_sizes(shape: Sequence[Dimension] | None) -> tuple[int, ...] | None:
     return sizes if len(sizes) == len(shape) else None
 
 
+def map_tensor(value_type: ValueType, change: Callable[[TensorType], TensorType]) -> ValueType:
+    """Returns the type with another tensor within its sequences, optionals and maps."""
+    if isinstance(value_type, TensorType):
+        return change(value_type)
+    if isinstance(value_type, MapType):
+        return MapType(value_type.key, map_tensor(value_type.value, change))
+    return type(value_type)(map_tensor(value_type.element, change))
+
+
+def find_tensor(value_type: ValueType) -> TensorType:
+    """Returns the tensor within the sequences, optionals and maps of a type."""
+    while not isinstance(value_type, TensorType):
+        value_type = value_type.value if isinstance(value_type, MapType) else value_type.element
+    return value_type
+
+
 def has_known_element(value_type: ValueType | None) -> bool:
     """Says whether the element type is known down to the tensor, as a cut through the value needs it."""
-    if value_type is None:
-        return False
-    if isinstance(value_type, TensorType):
-        return value_type.dtype is not None
-    return has_known_element(value_type.value if isinstance(value_type, MapType) else value_type.element)
+    return value_type is not None and find_tensor(value_type).dtype is not None
 
 
 @dataclass(frozen=True, slots=True)

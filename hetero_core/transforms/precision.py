@@ -17,7 +17,7 @@ from hetero_core.network.border import dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Graph, GraphLike, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import MapType, TensorType, ValueType
+from hetero_core.network.types import TensorType, ValueType, map_tensor
 from hetero_core.transforms.chains import Chain, splice
 
 _NAMES_TYPE = frozenset(
@@ -64,22 +64,17 @@ def _cast(network: Network, names: FreshNames, base: str, value: str, value_type
 
 
 def _convert_graph(graph: GraphLike, old: str, new: str) -> GraphLike:
+    def convert(tensor: TensorType) -> TensorType:
+        return TensorType(new, tensor.shape) if tensor.dtype == old else tensor
+
     return replace(
         graph,
-        inputs=tuple(replace(spec, type=_convert_type(spec.type, old, new)) for spec in graph.inputs),
-        outputs=tuple(replace(spec, type=_convert_type(spec.type, old, new)) for spec in graph.outputs),
+        inputs=tuple(replace(spec, type=map_tensor(spec.type, convert)) for spec in graph.inputs),
+        outputs=tuple(replace(spec, type=map_tensor(spec.type, convert)) for spec in graph.outputs),
         nodes=tuple(_convert_node(node, graph, old, new) for node in graph.nodes),
         initializers=MappingProxyType({name: _convert_constant(entry, old, new) for name, entry in graph.initializers.items()}),
-        types=MappingProxyType({name: _convert_type(entry, old, new) for name, entry in graph.types.items()}),
+        types=MappingProxyType({name: map_tensor(entry, convert) for name, entry in graph.types.items()}),
     )
-
-
-def _convert_type(value_type: ValueType, old: str, new: str) -> ValueType:
-    if isinstance(value_type, TensorType):
-        return TensorType(new, value_type.shape) if value_type.dtype == old else value_type
-    if isinstance(value_type, MapType):
-        return MapType(value_type.key, _convert_type(value_type.value, old, new))
-    return type(value_type)(_convert_type(value_type.element, old, new))
 
 
 def _convert_constant(constant: Initializer, old: str, new: str) -> Initializer:

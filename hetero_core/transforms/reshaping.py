@@ -17,7 +17,7 @@ from hetero_core.network.graph import Graph, GraphLike, Network, Node, iterate_n
 from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes, rebuild_graph
 from hetero_core.network.inference import find_contradictions, infer_types, refuses_inputs
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import Dimension, MapType, TensorType, ValueSpec, ValueType, rank_of
+from hetero_core.network.types import Dimension, TensorType, ValueSpec, map_tensor, rank_of
 
 Size = int | str | range | None
 
@@ -36,7 +36,12 @@ def reshape_network(network: Network, shapes: Mapping[str, Any]) -> Network:
         else:
             sizes[key] = value
     named = _bind_sizes(network, sizes, bounds)
-    specs = {name: replace(spec, type=_rename_sizes(spec.type, named)) for name, spec in specs.items()}
+
+    def bind(tensor: TensorType) -> TensorType:
+        shape = tensor.shape
+        return tensor if shape is None else replace(tensor, shape=tuple(named.get(size, size) for size in shape))
+
+    specs = {name: replace(spec, type=map_tensor(spec.type, bind)) for name, spec in specs.items()}
     return _rebuild(network, tuple(specs.values()), replace(network.border, bounds=_keep_bounds(specs.values(), bounds)))
 
 
@@ -146,10 +151,10 @@ def _read_size(size: Any, name: str, where: str, bounds: dict[str, tuple[int, in
     return size
 
 
-def _bind_sizes(network: Network, sizes: Mapping[str, Any], bounds: dict[str, tuple[int, int]]) -> dict[str, Dimension]:
+def _bind_sizes(network: Network, sizes: Mapping[str, Any], bounds: dict[str, tuple[int, int]]) -> dict[Dimension, Dimension]:
     """Returns named size -> its new size."""
     known = {size for spec in network.inputs for size in spec.shape or () if isinstance(size, str)}
-    bound: dict[str, Dimension] = {}
+    bound: dict[Dimension, Dimension] = {}
     for name, size in sizes.items():
         if name not in known:
             raise InvalidNetworkError(
@@ -159,18 +164,6 @@ def _bind_sizes(network: Network, sizes: Mapping[str, Any], bounds: dict[str, tu
         bounds.pop(name, None)
         bound[name] = _read_size(size, name, f"size '{name}' of network '{network.name}'", bounds)
     return bound
-
-
-def _rename_sizes(value_type: ValueType, named: Mapping[str, Dimension]) -> ValueType:
-    if isinstance(value_type, TensorType):
-        if value_type.shape is None or not named:
-            return value_type
-        return TensorType(
-            value_type.dtype, tuple(named.get(size, size) if isinstance(size, str) else size for size in value_type.shape)
-        )
-    if isinstance(value_type, MapType):
-        return MapType(value_type.key, _rename_sizes(value_type.value, named))
-    return type(value_type)(_rename_sizes(value_type.element, named))
 
 
 def _keep_bounds(specs: Any, bounds: Mapping[str, tuple[int, int]]) -> Mapping[str, tuple[int, int]]:
