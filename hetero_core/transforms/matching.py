@@ -6,14 +6,13 @@ constants of a single element. The operands of `Add` and `Mul` may stand in eith
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isclose
-from types import MappingProxyType
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import Dimension, TensorType
-from hetero_core.transforms.rewrite import Replacement
+from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 _COMMUTATIVE = frozenset({"Add", "Mul"})
 _RELATIVE_TOLERANCE = 1e-5
@@ -22,13 +21,6 @@ _RELATIVE_TOLERANCE = 1e-5
 @dataclass(frozen=True, slots=True)
 class AnyValue:
     """Matches any value; if a pattern has the name twice, both places must hold the same value."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A float32 constant of any shape."""
 
     name: str
 
@@ -61,7 +53,7 @@ class OneOf:
 
 
 Accepts = Callable[[Network, Node], bool]
-Pattern = AnyValue | Constant | ConstantNumber | Op | OneOf
+Pattern = AnyValue | ConstantNumber | Op | OneOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,34 +99,20 @@ def has_perm(*perms: tuple[int, ...]) -> Accepts:
 
 def fuse_patterns(network: Network, rules: Sequence[Rule]) -> Network:
     """Returns the network with each match replaced; the new nodes get the origins of all nodes of the match; a single sweep."""
-    gone: set[int] = set()
-    fused: dict[int, tuple[Node, ...]] = {}
-    types, initializers = dict(network.types), dict(network.initializers)
     rules_of_operator: dict[str, list[tuple[Op, Build]]] = {}
     for rule in rules:
         for root in _list_roots(rule.pattern):
             if _list_operators(root) <= network.op_types:
                 rules_of_operator.setdefault(root.op_type, []).append((root, rule.build))
+    replacements: dict[int, Replacement] = {}
     for node in network.nodes:
-        for root, build in rules_of_operator.get(node.op_type, ()):
-            replacement = _apply_rule(network, root, build, node, gone) if len(node.writes) == 1 else None
-            if replacement is None:
-                continue
-            match, new = replacement
-            fused[id(node)] = new.nodes
-            types.update(new.types)
-            initializers.update(new.initializers)
-            gone.update(id(matched_node) for matched_node in match.nodes)
-            break
-    if not fused:
-        return network
-    nodes: list[Node] = []
-    for node in network.nodes:
-        if id(node) in fused:
-            nodes += fused[id(node)]
-        elif id(node) not in gone:
-            nodes.append(node)
-    return replace(network, nodes=tuple(nodes), types=MappingProxyType(types), initializers=MappingProxyType(initializers))
+        for root, build in rules_of_operator.get(node.op_type, ()) if len(node.writes) == 1 else ():
+            found = _apply_rule(network, root, build, node, replacements)
+            if found is not None:
+                match, replacement = found
+                replacements |= {id(matched_node): Replacement(()) for matched_node in match.nodes} | {id(node): replacement}
+                break
+    return replace_nodes(network, lambda node: replacements.get(id(node))) if replacements else network
 
 
 def _list_operators(pattern: Pattern) -> frozenset[str]:
@@ -154,28 +132,25 @@ def _list_roots(pattern: Pattern) -> list[Op]:
     return [pattern]
 
 
-def _apply_rule(network: Network, root: Op, build: Build, node: Node, gone: set[int]) -> tuple[Found, Replacement] | None:
+def _apply_rule(
+    network: Network, root: Op, build: Build, node: Node, replaced: Collection[int]
+) -> tuple[Found, Replacement] | None:
     for match in _match(network, root, node.writes[0], Found()):
-        if any(id(matched_node) in gone for matched_node in match.nodes) or not _is_closed(network, match, node):
+        if any(id(matched_node) in replaced for matched_node in match.nodes) or not _is_closed(network, match, node):
             continue
-        replacement = build(network, match, node)
-        if replacement is None:
+        built = build(network, match, node)
+        if built is None:
             continue
-        new = Replacement((replacement,)) if isinstance(replacement, Node) else replacement
-        if not _reads_what_stays(match, new):
+        new = Replacement((built,)) if isinstance(built, Node) else built
+        # A value may fill two parts of a pattern, scaled in only a part: no new node may read what a removed node made.
+        going = {value for matched_node in match.nodes for value in matched_node.writes}
+        fresh = {value for added in new.nodes for value in added.writes}
+        if not going.isdisjoint(value for added in new.nodes for value in added.inputs if value not in fresh):
             continue
         ordered = sorted(match.nodes, key=lambda matched_node: network.index_of_producer[matched_node.writes[0]])
         origins = tuple(dict.fromkeys(origin for matched_node in ordered for origin in matched_node.origins))
-        return match, replace(new, nodes=tuple(replace(fresh, origins=origins) for fresh in new.nodes))
+        return match, replace(new, origins=origins)
     return None
-
-
-def _reads_what_stays(match: Found, new: Replacement) -> bool:
-    """Says whether the new nodes read no value of a removed node: a value may fill two parts of a pattern, scaled in only a
-    part."""
-    going = {value for matched_node in match.nodes for value in matched_node.writes}
-    fresh = {value for node in new.nodes for value in node.writes}
-    return all(value in fresh or value not in going for node in new.nodes for value in node.inputs)
 
 
 def _is_closed(network: Network, match: Found, last: Node) -> bool:
@@ -195,10 +170,8 @@ def _match(network: Network, pattern: Pattern, value: str, match: Found) -> Iter
     if isinstance(pattern, OneOf):
         for choice in pattern.patterns:
             yield from _match(network, choice, value, match)
-    elif isinstance(pattern, AnyValue | Constant):
-        constant = network.initializers.get(value)
-        is_fit = isinstance(pattern, AnyValue) or (constant is not None and constant.dtype == "float32")
-        if is_fit and match.values.get(pattern.name, value) == value:
+    elif isinstance(pattern, AnyValue):
+        if match.values.get(pattern.name, value) == value:
             yield Found({**match.values, pattern.name: value}, match.numbers, match.nodes)
     elif isinstance(pattern, ConstantNumber):
         number = read_number(network, value)

@@ -26,29 +26,35 @@ def run_passes(network: Network, passes: Iterable[Pass]) -> Network:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """The replacement of a node: nodes, the types of the values that they add, and the constants that they need."""
+    """The replacement of a node: nodes, the types of the values that they add, and the constants that they need.
+
+    The nodes get these origins; without any, those of the node.
+    """
 
     nodes: tuple[Node, ...]
     types: Mapping[str, ValueType] = field(default_factory=dict)
     initializers: Mapping[str, Initializer] = field(default_factory=dict)
+    origins: tuple[str, ...] = ()
 
 
 def replace_nodes(network: Network, find: Callable[[Node], Replacement | None]) -> Network:
     """Returns the network with each node for which `find` gives a replacement replaced; a single sweep, linear.
 
-    The new nodes get the origins of the old node. They must make the same values, and their names and values must be new.
+    The new nodes must make the same values, and their names and values must be new.
     """
     nodes: list[Node] = []
     types, initializers = dict(network.types), dict(network.initializers)
+    is_changed = False
     for node in network.nodes:
         replacement = find(node)
         if replacement is None:
             nodes.append(node)
             continue
-        nodes += [replace(new, origins=node.origins) for new in replacement.nodes]
+        is_changed = True
+        nodes += [replace(new, origins=replacement.origins or node.origins) for new in replacement.nodes]
         types.update(replacement.types)
         initializers.update(replacement.initializers)
-    if len(nodes) == len(network.nodes) and all(new is old for new, old in zip(nodes, network.nodes, strict=True)):
+    if not is_changed:
         return network
     return replace(network, nodes=tuple(nodes), types=MappingProxyType(types), initializers=MappingProxyType(initializers))
 
