@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.network.graph import Graph, Node, iterate_graphs
+from hetero_core.network.graph import EMPTY, Graph, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.scopes import BLOCKED_DOMAIN, make_unique, since_version
 
@@ -62,86 +62,82 @@ class _Restoration:
             "Upsample": self._add_resize,
             **dict.fromkeys(_POOLING, self._add_pooling),
         }
-        rule = rules.get(node.op_type) if node.domain == BLOCKED_DOMAIN else None
-        if rule is None or not rule(node):
-            self.nodes.append(node)
+        (rules.get(node.op_type, self.nodes.append) if node.domain == BLOCKED_DOMAIN else self.nodes.append)(node)
 
-    def _add_convolution(self, node: Node) -> bool:
+    def _add_convolution(self, node: Node) -> None:
         weights = self._graph.initializers.get(node.inputs[1])
         if weights is None or len(weights.shape) != 4:
-            return False
+            self.nodes.append(node)
+            return
         self.initializers[node.inputs[1]] = Initializer(weights.dtype, weights.shape, _order_filter(weights, node, self._block))
         if len(node.inputs) < 4 and "activation" not in node.attributes:
-            self._add(node, "Conv", node.inputs, node.outputs)
+            self._add(node, "Conv", node.inputs, node.attributes, node.outputs)
         else:
             self.nodes.append(replace(node, op_type="FusedConv", domain="com.microsoft", since_version=0))
-        return True
 
-    def _add_pooling(self, node: Node) -> bool:
+    def _add_pooling(self, node: Node) -> None:
         # Written for every opset, with its default before opset 19.
         ignored = "dilations" if node.op_type == "AveragePool" and self._opset < 19 else None
         attributes = {name: value for name, value in node.attributes.items() if name != ignored}
-        self._add(node, node.op_type, node.inputs, node.outputs, attributes)
-        return True
+        self._add(node, node.op_type, node.inputs, attributes, node.outputs)
 
-    def _add_padding(self, node: Node) -> bool:
-        is_last = bool(node.attributes.get("channels_last", 0))
-        inputs = (self._insert(node, "Transpose", node.inputs, {"perm": (0, 3, 1, 2)}),) if is_last else node.inputs
+    def _add_padding(self, node: Node) -> None:
+        inputs = node.inputs
+        if node.attributes.get("channels_last", 0):
+            inputs = (self._add(node, "Transpose", inputs, {"perm": (0, 3, 1, 2)}),)
         block, axis = self._add_constant("block", np.array([self._block])), self._add_constant("axis", np.array([1]))
         before, after = self._add_constant("before", np.zeros(5, np.int64)), self._add_constant("after", np.zeros(2, np.int64))
-        channels = self._insert(node, "Gather", (self._insert(node, "Shape", inputs, {}), axis), {"axis": 0})
-        missing = self._insert(node, "Mod", (self._insert(node, "Neg", (channels,), {}), block), {})
-        pads = self._insert(node, "Concat", (before, missing, after), {"axis": 0})
-        self._add(node, "Pad", (*inputs, pads), node.outputs, {})
-        return True
+        channels = self._add(node, "Gather", (self._add(node, "Shape", inputs), axis), {"axis": 0})
+        missing = self._add(node, "Mod", (self._add(node, "Neg", (channels,)), block))
+        pads = self._add(node, "Concat", (before, missing, after), {"axis": 0})
+        self._add(node, "Pad", (*inputs, pads), outputs=node.outputs)
 
-    def _add_cut(self, node: Node) -> bool:
-        channels, is_last = int(node.attributes["channels"]), bool(node.attributes.get("channels_last", 0))
-        bounds = {"starts": [0], "ends": [channels], "axes": [1]}
+    def _add_cut(self, node: Node) -> None:
+        bounds = {"starts": [0], "ends": [int(node.attributes["channels"])], "axes": [1]}
         inputs = (*node.inputs, *(self._add_constant(name, np.array(values)) for name, values in bounds.items()))
-        if is_last:
-            cut = self._insert(node, "Slice", inputs, {})
-            self._add(node, "Transpose", (cut,), node.outputs, {"perm": (0, 2, 3, 1)})
+        if node.attributes.get("channels_last", 0):
+            self._add(node, "Transpose", (self._add(node, "Slice", inputs),), {"perm": (0, 2, 3, 1)}, node.outputs)
         else:
-            self._add(node, "Slice", inputs, node.outputs, {})
-        return True
+            self._add(node, "Slice", inputs, outputs=node.outputs)
 
-    def _add_resize(self, node: Node) -> bool:
+    def _add_resize(self, node: Node) -> None:
         scales = self._add_constant("scales", np.array(node.attributes["scales"], np.float32))
-        names = {key: value for key, value in node.attributes.items() if key in ("coordinate_transformation_mode", "mode")}
-        attributes = {**names, "nearest_mode": "floor"} if names.get("mode", "nearest") == "nearest" else names
         roi = self._add_constant("roi", np.zeros(0, np.float32))
-        attributes = {"coordinate_transformation_mode": "asymmetric", **attributes}
-        self._add(node, "Resize", (node.inputs[0], roi, scales), node.outputs, attributes)
-        return True
-
-    def _insert(self, node: Node, op_type: str, inputs: tuple[str, ...], attributes: Mapping[str, Any]) -> str:
-        """Adds a step on the way to or from a node's blocked values; returns the name of its value."""
-        name, value = (make_unique(f"{each}_{op_type.lower()}", self._names) for each in (node.name, node.outputs[0]))
-        self._add(replace(node, name=name, origins=node.origins), op_type, inputs, (value,), attributes)
-        return value
+        mode = node.attributes.get("mode", "nearest")
+        attributes = {
+            "coordinate_transformation_mode": node.attributes.get("coordinate_transformation_mode", "asymmetric"),
+            "mode": mode,
+            **({"nearest_mode": "floor"} if mode == "nearest" else {}),
+        }
+        self._add(node, "Resize", (node.inputs[0], roi, scales), attributes, node.outputs)
 
     def _add(
         self,
         node: Node,
         op_type: str,
         inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        attributes: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Adds an operator of ONNX in place of a node, with these attributes or the node's."""
+        attributes: Mapping[str, Any] = EMPTY,
+        outputs: tuple[str, ...] = (),
+    ) -> str:
+        """Adds an operator of ONNX in place of a node if it makes the node's outputs, else a step on the way; returns its first value."""
+        name = node.name
+        if not outputs:
+            name, value = (make_unique(f"{each}_{op_type.lower()}", self._names) for each in (node.name, node.outputs[0]))
+            outputs = (value,)
         self.nodes.append(
             replace(
                 node,
+                name=name,
                 op_type=op_type,
                 inputs=inputs,
                 outputs=outputs,
                 domain="",
                 opset=self._opset,
                 since_version=since_version(op_type, "", self._opset),
-                attributes=node.attributes if attributes is None else MappingProxyType(dict(attributes)),
+                attributes=MappingProxyType(dict(attributes)),
             )
         )
+        return outputs[0]
 
     def _add_constant(self, name: str, array: np.ndarray[Any, Any]) -> str:
         unique = make_unique(f"channels_{name}", self._names)
