@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
+def require_dtype(array: Array) -> str:
+    """Returns the element type of an array. Raises: InvalidNetworkError if ONNX does not have it."""
+    dtype = dtype_of_numpy(array.dtype)
+    if dtype is None:
+        raise InvalidNetworkError(f"a constant has the NumPy type {array.dtype}, which ONNX does not have; convert the array")
+    return dtype
+
+
 def array_of_bytes(raw: bytes | Array, dtype: str, shape: tuple[int, ...]) -> Array:
     """Returns the stored little-endian bytes as an array: a view if the bytes are aligned and the type is not packed."""
     bits = bits_of_dtype(dtype)
@@ -50,10 +58,10 @@ def bytes_of_array(array: Array) -> Array:
 
     Raises: InvalidNetworkError for strings and for types that ONNX does not have.
     """
-    dtype = dtype_of_numpy(array.dtype)
-    bits = None if dtype is None else bits_of_dtype(dtype)
-    if dtype is None or bits is None:
-        raise InvalidNetworkError(f"an array of NumPy type {array.dtype} has no bytes in ONNX. Convert it to a type that ONNX has.")
+    dtype = require_dtype(array)
+    bits = bits_of_dtype(dtype)
+    if bits is None:
+        raise InvalidNetworkError("an array of strings has no bytes in ONNX. Convert it to numbers.")
     flat = np.ascontiguousarray(array, dtype=numpy_dtype(dtype)).reshape(-1)
     if bits >= 8:
         return flat.view(np.uint8)

@@ -47,13 +47,10 @@ if TYPE_CHECKING:
     import onnx
 
 
-def count_inner_nodes(proto: onnx.NodeProto) -> int:
-    """Returns how many nodes stand in the bodies of a node, at any depth."""
-    return sum(
-        len(attribute.g.node) + sum(map(count_inner_nodes, attribute.g.node))
-        for attribute in proto.attribute
-        if attribute.type == kinds.GRAPH
-    )
+def count_nodes(protos: Sequence[onnx.NodeProto]) -> int:
+    """Returns how many nodes there are, with those in bodies at any depth."""
+    bodies = (attribute.g.node for proto in protos for attribute in proto.attribute if attribute.type == kinds.GRAPH)
+    return len(protos) + sum(map(count_nodes, bodies))
 
 
 @dataclass(slots=True, eq=False)
@@ -293,25 +290,26 @@ class GraphReader:
         if since == 1 and not domain and "consumed_inputs" in attributes and op_type != "BatchNormalization":
             # A hint of opset 1 about inputs that may be overwritten: no result depends on it. BatchNormalization-1 requires it.
             attributes = {key: value for key, value in attributes.items() if key != "consumed_inputs"}
-        captures: dict[str, None] = {}
-        for value in attributes.values() if fields else ():
-            if isinstance(value, Graph):
-                captures.update(dict.fromkeys(find_free_values(value)))
+        bodies = [value for value in attributes.values() if isinstance(value, Graph)] if fields else ()
+        inputs = scope.values_named(proto.input)
+        # ONNX Runtime 1.32 dies of an absent bias of LayerNormalization. Loop has to have two inputs; custom operators may count theirs.
+        while inputs and not inputs[-1] and not domain and not bodies:
+            inputs = inputs[:-1]
         node = Node(
             name,
             op_type,
-            scope.values_named(proto.input),
+            inputs,
             scope.values_named(proto.output),
             domain,
             opset,
             since,
             MappingProxyType(dict(attributes)) if attributes else EMPTY,
-            tuple(captures),
+            tuple(dict.fromkeys(value for body in bodies for value in find_free_values(body))),
             origins,
             metadata.get(ORIGINAL_NAME_KEY, None if own_name == name else own_name),
         )
         check_arity(node)
-        draft.add_node(_without_absent_ends(node), pin)
+        draft.add_node(node, pin)
 
     def _read_attributes(self, proto: onnx.NodeProto, owner: str, scope: NodeScope) -> dict[str, Any]:
         attributes: dict[str, Any] = {}
@@ -428,7 +426,7 @@ class GraphReader:
         """Takes the expanded call off the budget: nodes, and the bytes of names and attributes."""
         is_repeated = key in self._sizes
         if not is_repeated:
-            self._sizes[key] = function.ByteSize(), len(function.node) + sum(map(count_inner_nodes, function.node))
+            self._sizes[key] = function.ByteSize(), count_nodes(function.node)
         nbytes, nodes = self._sizes[key]
         self._budget.check_depth(scope.depth + 1, owner)
         if key[0] == OPSET_DOMAIN:
@@ -472,19 +470,6 @@ def _read_pin(metadata: Mapping[str, str], owner: str, scope: NodeScope) -> str 
     if not pin.strip():
         raise AffinityError(f"{owner} has an empty '{key}'; expected a device name.")
     return pin
-
-
-def _without_absent_ends(node: Node) -> Node:
-    """Returns the node without absent inputs at the end: ONNX Runtime 1.32 dies of an absent bias of LayerNormalization.
-
-    Nodes with bodies keep them, since `Loop` has to have two inputs, and custom operators, which may count theirs.
-    """
-    inputs = node.inputs
-    if not inputs or inputs[-1] or node.domain or node.bodies:
-        return node
-    while inputs and not inputs[-1]:
-        inputs = inputs[:-1]
-    return replace(node, inputs=inputs)
 
 
 _UNBOUNDED = 2**31 - 1

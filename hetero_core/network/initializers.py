@@ -9,9 +9,8 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from hetero_core.dtypes import bits_of_dtype, dtype_of_numpy
-from hetero_core.errors import InvalidNetworkError
-from hetero_core.network.arrays import digest_array
+from hetero_core.dtypes import bits_of_dtype
+from hetero_core.network.arrays import digest_array, require_dtype
 from hetero_core.network.types import TensorType
 
 
@@ -54,10 +53,7 @@ class Initializer:
 
         Raises: InvalidNetworkError when ONNX has no such element type.
         """
-        name = dtype_of_numpy(array.dtype)
-        if name is None:
-            raise InvalidNetworkError(f"a constant has the NumPy type {array.dtype}, which ONNX does not have; convert the array")
-        return cls(name, tuple(array.shape), lambda: array)
+        return cls(require_dtype(array), tuple(array.shape), lambda: array)
 
     @property
     def array(self) -> np.ndarray[Any, Any]:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.dtypes import DTYPES, bits_of_dtype, dtype_of_numpy, dtype_of_onnx, numpy_dtype, onnx_of_dtype
-from hetero_core.errors import InvalidNetworkError, NetworkReadError, enumerate_choices
+from hetero_core.dtypes import DTYPES, bits_of_dtype, dtype_of_onnx, numpy_dtype, onnx_of_dtype
+from hetero_core.errors import HeteroError, InvalidNetworkError, NetworkReadError, enumerate_choices
 from hetero_core.limits import ReadBudget
-from hetero_core.network.arrays import array_of_bytes, bytes_of_array
+from hetero_core.network.arrays import array_of_bytes, bytes_of_array, require_dtype
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.splitting import FileSpan, RawData
 from hetero_core.network.types import LARGEST_RANK, Dimension, MapType, OptionalType, SequenceType, TensorType, ValueType
@@ -74,12 +74,7 @@ def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, r
 
 
 def _read_header(proto: onnx.TensorProto, owner: str) -> tuple[str, tuple[int, ...]]:
-    dtype = dtype_of_onnx(proto.data_type)
-    if dtype is None:
-        raise NetworkReadError(
-            f"{owner} has the ONNX element type number {proto.data_type}, which is not known; known are "
-            f"{enumerate_choices(DTYPES)}. Export the model again, or upgrade onnx."
-        )
+    dtype = _read_dtype(proto.data_type, owner, NetworkReadError)
     shape = tuple(proto.dims)
     _check_shape(dtype, shape, owner)
     if proto.HasField("segment"):
@@ -126,9 +121,7 @@ def decode_text(text: bytes) -> str | bytes:
 
 def write_tensor(array: Array, proto: onnx.TensorProto, *, name: str = "") -> None:
     """Fills `proto` with a copy of an array. Raises: InvalidNetworkError."""
-    dtype = dtype_of_numpy(array.dtype)
-    if dtype is None:
-        raise InvalidNetworkError(f"constant '{name}' has the NumPy type {array.dtype}, which ONNX does not have. Convert it.")
+    dtype = require_dtype(array)
     if name:
         proto.name = name
     proto.data_type = onnx_of_dtype(dtype)
@@ -194,7 +187,8 @@ def read_type(proto: onnx.TypeProto, owner: str) -> ValueType | None:
     if kind is None:
         return None
     if kind == "tensor_type":
-        dtype, rank = _read_dtype(proto.tensor_type.elem_type, owner), len(proto.tensor_type.shape.dim)
+        number, rank = proto.tensor_type.elem_type, len(proto.tensor_type.shape.dim)
+        dtype = _read_dtype(number, owner) if number else None
         if rank > LARGEST_RANK:
             raise InvalidNetworkError(
                 f"{owner} has {rank} dimensions; an array has at most {LARGEST_RANK}. Correct its shape, or export the model again."
@@ -207,16 +201,17 @@ def read_type(proto: onnx.TypeProto, owner: str) -> ValueType | None:
         return SequenceType(element) if kind == "sequence_type" else OptionalType(element)
     if kind == "map_type":
         value = read_type(proto.map_type.value_type, owner)
-        return MapType(_read_dtype(proto.map_type.key_type, owner) or "string", TensorType(None) if value is None else value)
+        key = _read_dtype(proto.map_type.key_type or onnx_of_dtype("string"), owner)
+        return MapType(key, TensorType(None) if value is None else value)
     raise InvalidNetworkError(
         f"{owner} has the ONNX type '{kind}'; supported are tensors, sequences, optionals and maps. Make it a dense tensor."
     )
 
 
-def _read_dtype(number: int, owner: str) -> str | None:
+def _read_dtype(number: int, owner: str, kind_of_error: type[HeteroError] = InvalidNetworkError) -> str:
     dtype = dtype_of_onnx(number)
-    if dtype is None and number != 0:
-        raise InvalidNetworkError(
+    if dtype is None:
+        raise kind_of_error(
             f"{owner} has the ONNX element type number {number}, which is not known; known are {enumerate_choices(DTYPES)}. "
             "Export the model again, or upgrade onnx."
         )
