@@ -166,11 +166,7 @@ def _find_block(graph: Graph) -> int:
             weights = each.initializers.get(node.inputs[1]) if is_convolution else None
             if weights is not None and weights.shape[0] % 16:
                 return 8
-    return _block_of_processor()
-
-
-def _block_of_processor() -> int:
-    """Returns 16 for AVX-512 and 64-bit ARM, else 8. Source: ONNX Runtime 1.32, MlasNchwcGetBlockSize."""
+    # 16 for AVX-512 and 64-bit ARM. Source: ONNX Runtime 1.32, MlasNchwcGetBlockSize.
     if platform.machine().lower() in ("aarch64", "arm64"):
         return 16
     flags = Path("/proc/cpuinfo")

@@ -751,11 +751,6 @@ def _mark_ones(node: SizedNode) -> Sequence[Shape]:
 # Shapes, and values made from shapes.
 
 
-def read_part(node: Node) -> slice:
-    """Returns which sizes `Shape` gives."""
-    return slice(int(node.attributes.get("start", 0)), node.attributes.get("end"))
-
-
 def _range(node: SizedNode) -> Sequence[Shape]:
     numbers = (node.number(index) for index in range(3))
     begin, end, step = (int(number) if type(number) is float and number.is_integer() else number for number in numbers)
@@ -1029,7 +1024,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Reshape": define(5, _reshape, 0, along=_along_all_but_first),
     "Resize": define(10, _resize, 0, along=lambda node: [()]),
     "SimplifiedLayerNormalization": define(0, normalize_layer, 1, "float32"),
-    "Shape": define(1, lambda node: [(len(node.shape()[read_part(node.node)]),)], "int64"),
+    "Shape": define(1, lambda node: [(len(node.shape()[node.get("start", 0) : node.get("end")]),)], "int64"),
     "Size": define(1, lambda node: [()], "int64"),
     "Slice": define(1, _slice, 0, along=_along_slices),
     "Split": define(2, _split, 0, along=_along_axis(0)),

@@ -85,8 +85,14 @@ def read_proto(
         return *_parse_split(io.BytesIO(source), title), title
     import onnx  # heavy
 
-    model = source if isinstance(source, onnx.ModelProto) else model_of_program(source)
-    if model is None:
+    kind = type(source).__name__ if type(source).__module__.startswith("torch.") else ""
+    if isinstance(source, onnx.ModelProto):
+        model = source
+    elif kind == "ONNXProgram":
+        model = source.model_proto
+    elif kind == "ExportedProgram":
+        model = export_program(source)
+    else:
         raise NetworkReadError(
             f"cannot read network from an object of type {type(source).__name__}; expected a path, bytes or an onnx.ModelProto. "
             "Pass one of these."
@@ -273,12 +279,6 @@ def describe_foreign(path: str, first: bytes) -> str:
         return ""
     description, cure = FOREIGN_MODELS[ending]
     return f"it is {description}, not an ONNX model. {cure}."
-
-
-def model_of_program(source: Any) -> onnx.ModelProto | None:
-    """Returns the model of an ONNXProgram or an ExportedProgram; None for any other object. Raises: NetworkReadError."""
-    name = type(source).__name__ if type(source).__module__.startswith("torch.") else ""
-    return source.model_proto if name == "ONNXProgram" else export_program(source) if name == "ExportedProgram" else None
 
 
 def export_program(program: Any) -> onnx.ModelProto:

@@ -17,12 +17,14 @@ counts only if it can hold no minus infinity: see `_is_finite`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from hetero_core.dtypes import INTEGER_DTYPES
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import Dimension, TensorType, fixed_sizes
+from hetero_core.network.types import TensorType, fixed_sizes
 from hetero_core.transforms.matching import (
     Accepts,
     AnyValue,
@@ -41,8 +43,7 @@ from hetero_core.transforms.rewrite import Replacement
 
 ATTENTION = 24
 _OPSET = 21
-_FACTORS = ("times_q", "times_k", "times_scores")
-_DIVISORS = ("over_q", "over_k", "over_scores")
+_SCALED = ("q", "k", "scores")
 
 
 def _is_over_last_axis(network: Network, node: Node) -> bool:
@@ -86,11 +87,9 @@ def _build_attention(network: Network, match: Found, node: Node) -> Replacement 
     k = k if k_name == "k" else (*k[:-2], k[-1], k[-2])
     if not q[:-2] == k[:-2] == v[:-2] or q[-1] != k[-1] or k[-2] != v[-2]:
         return None
-    scale = 1.0
-    for name in _FACTORS:
-        scale *= match.numbers.get(name, 1.0)
-    for name in _DIVISORS:
-        divisor = match.numbers.get(name, 1.0)
+    scale = prod(match.numbers.get(f"times_{name}", 1.0) for name in _SCALED)
+    for name in _SCALED:
+        divisor = match.numbers.get(f"over_{name}", 1.0)
         scale = scale / divisor if divisor else 0.0
     scores = (*q[:-1], k[-2])
     mask = values.get("mask")
@@ -142,11 +141,8 @@ def _is_finite(network: Network, value: str, depth: int = 16) -> bool:
     if constant is not None:
         return bool(np.isfinite(constant.array).all()) if constant.dtype == "float32" else True
     value_type = network.type_of(value)
-    if (
-        isinstance(value_type, TensorType)
-        and value_type.dtype is not None
-        and (value_type.dtype == "bool" or value_type.dtype.startswith(("int", "uint")))
-    ):
+    dtype = value_type.dtype if isinstance(value_type, TensorType) else None
+    if dtype == "bool" or dtype in INTEGER_DTYPES:
         return True
     node = network.find_producer(value)
     if node is None or node.domain or depth == 0:
@@ -169,20 +165,14 @@ def _changes_heads(*, packed: int) -> Accepts:
 
     def accepts(network: Network, node: Node) -> bool:
         shapes = [read_shape(network, value) for value in (node.inputs[0], node.outputs[0])]
-        return _is_split(shapes[packed], shapes[1 - packed]) and len(node.inputs) == 2 and node.inputs[1] in network.initializers
+        joined, split = shapes[packed], shapes[1 - packed]
+        if joined is None or split is None or len(joined) != 3 or len(split) != 4 or joined[:2] != split[:2] or None in joined:
+            return False
+        heads, size = split[2:]
+        is_split = isinstance(heads, int) and isinstance(size, int) and joined[2] == heads * size
+        return is_split and len(node.inputs) == 2 and node.inputs[1] in network.initializers
 
     return accepts
-
-
-def _is_split(packed: tuple[Dimension, ...] | None, split: tuple[Dimension, ...] | None) -> bool:
-    if packed is None or split is None or len(packed) != 3 or len(split) != 4 or packed[:2] != split[:2]:
-        return False
-    heads, size = split[2:]
-    return isinstance(heads, int) and isinstance(size, int) and packed[2] == heads * size and None not in packed
-
-
-def _is_bare(network: Network, node: Node) -> bool:
-    return set(node.attributes) == {"scale"}
 
 
 def _split(name: str) -> Op:
@@ -190,7 +180,8 @@ def _split(name: str) -> Op:
 
 
 def _join(*inputs: Pattern) -> Op:
-    return Op("Reshape", (Op("Transpose", (Op("Attention", inputs, _is_bare),), has_perm((0, 2, 1, 3))),), _changes_heads(packed=1))
+    attention = Op("Attention", inputs, lambda network, node: set(node.attributes) == {"scale"})
+    return Op("Reshape", (Op("Transpose", (attention,), has_perm((0, 2, 1, 3))),), _changes_heads(packed=1))
 
 
 def pack_heads(network: Network) -> Network:

@@ -57,7 +57,9 @@ def fold_constants(
     nodes: list[Node] = []
     for node in network.nodes:
         results = None
-        if not _needs_value(node, constants) and not (is_kept and is_kept(node, network)):
+        # Most nodes read elements that only a run knows: nothing else is asked about them.
+        is_open = node.op_type not in ("Shape", "Size") and any(name and name not in constants for name in node.inputs)
+        if not is_open and not (is_kept and is_kept(node, network)):
             results = fold_node(node, network, constants, evaluate, type_of=network.type_of, room=room)
         if results is None:
             nodes.append(node)
@@ -69,14 +71,6 @@ def fold_constants(
         return network
     folded = replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants), types=MappingProxyType(types))
     return drop_unread(folded)
-
-
-def _needs_value(node: Node, constants: Constants) -> bool:
-    """Says whether a node reads elements that only a run knows, as most nodes do: nothing else has to be asked about it."""
-    for name in node.inputs:
-        if name and name not in constants:
-            return node.op_type not in ("Shape", "Size")
-    return False
 
 
 def fold_node(

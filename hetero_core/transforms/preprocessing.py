@@ -359,14 +359,14 @@ def _bring_to_size(chain: Chain, mode: str, layout: str, model_shape: Sequence[D
     if mode == "area" or (are_known and (mode == "cubic" or (mode == "bilinear" and chain.opset < _HAS_CENTERS))):
         _add_products(chain, mode, axes, target, where)
     elif mode == "nearest" and chain.opset < _HAS_CENTERS and are_known:
-        _add_gathers(chain, axes, target)
+        for axis in axes:
+            chain.gather(axis, f"pixels{axis}", find_nearest(int(chain.shape[axis] or 0), int(target[axis] or 0)))
     else:
         _add_resize(chain, mode, axes, target)
 
 
 def _add_resize(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Dimension, ...]) -> None:
-    attributes: dict[str, Any] = {"mode": {"bilinear": "linear"}.get(mode, mode)}
-    attributes["coordinate_transformation_mode"] = "half_pixel"
+    attributes: dict[str, Any] = {"mode": "linear" if mode == "bilinear" else mode, "coordinate_transformation_mode": "half_pixel"}
     if mode == "nearest":
         attributes["nearest_mode"] = "round_prefer_floor"
     if chain.opset >= _NAMES_AXES:
@@ -389,11 +389,6 @@ def _compute_sizes(chain: Chain, target: tuple[Dimension, ...]) -> str:
     chain.add("Add", chain.hold("sizes", known))
     sizes, chain.value = chain.value, value
     return sizes
-
-
-def _add_gathers(chain: Chain, axes: tuple[int, int], target: tuple[Dimension, ...]) -> None:
-    for axis in axes:
-        chain.gather(axis, f"pixels{axis}", find_nearest(int(chain.shape[axis] or 0), int(target[axis] or 0)))
 
 
 def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[Dimension, ...], where: str) -> None:
