@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from hetero_core.dtypes import dtype_of_onnx
 from hetero_core.network.graph import Node
 from hetero_core.network.operators import (
     OPERATORS,
@@ -320,11 +319,7 @@ _COMMON: dict[str, Operator] = {
     "NGramHashMapping": define(0, _hash_grams, 0),
     "VarlenNGramHashMapping": define(0, _hash_packed, 0, 0, "int32", 0),
     "MoEGroupRouter": define(0, lambda node: [(prod(node.shape()[:-1]), node.shape(1)[0])] * 3, 0, "float32"),
-    "GatherPacked": Operator(
-        0,
-        lambda node: [(*node.shape(1), node.get("K", 0))],
-        lambda node, dtypes: dtype_of_onnx(int(node.attributes.get("output_dtype", 16))),
-    ),
+    "GatherPacked": define(0, lambda node: [(*node.shape(1), node.get("K", 0))], ("@output_dtype", "bfloat16")),
     "HyperConnectionPreMix": define(0, _mix, 0),
     **dict.fromkeys(("QLinearAveragePool", "MaxpoolWithMask"), define(0, _slide(None), 0)),
     "NhwcMaxPool": define(0, _slide(None, always_last=True), 0),

@@ -90,8 +90,7 @@ def find_contradictions(network: Network) -> Mapping[str, str]:
 
 
 def _measure(value_type: ValueType) -> int:
-    """Returns about how many bytes a type takes."""
-    # A dimension takes 40 bytes: in a message, in its bytes and in a tuple.
+    # In bytes: a dimension takes 40 bytes: in a message, in its bytes and in a tuple.
     return 64 + sum(40 + (len(size) if isinstance(size, str) else 0) for size in find_tensor(value_type).shape or ())
 
 
@@ -265,10 +264,7 @@ def compute_known_value(node: Node, types: Types, constants: Constants) -> dict[
 
 
 def _check_axes(node: Node) -> None:
-    """Refuses a node that names an axis which no tensor has, or more inputs or outputs than it has: inference counts up to them.
-
-    Raises: InvalidNetworkError.
-    """
+    """Refuses a node that names an axis which no tensor has, or more inputs or outputs than it has: inference counts up to them."""
     if not node.attributes or node.domain:
         return
     limits = {"axis": (-LARGEST_RANK, LARGEST_RANK), "batch_dims": (0, LARGEST_RANK), "num_scan_inputs": (0, len(node.inputs))}
@@ -314,7 +310,6 @@ def _unite_branches(node: Node) -> dict[str, ValueType]:
 
 
 def _is_complete(value_type: ValueType | None) -> bool:
-    """Says whether a type leaves nothing to learn."""
     shape = shape_of(value_type)
     return isinstance(value_type, TensorType) and value_type.dtype is not None and shape is not None and None not in shape
 

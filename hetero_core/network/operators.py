@@ -218,7 +218,7 @@ class Operator:
 
 
 Source = int | str | tuple[int | str, ...]
-"""The source of an element type: an input, a name, or the first present of several."""
+"""The source of an element type: an input, a name, "@" and the attribute that states it, or the first present of several."""
 
 
 def define(since: int, sizes: Rule, *sources: Source, along: Along | None = None) -> Operator:
@@ -239,8 +239,12 @@ def reading(rule: Rule, *positions: int) -> Rule:
 def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
     for choice in source if isinstance(source, tuple) else (source,):
         if isinstance(choice, str):
-            return choice
-        if choice < len(node.inputs) and node.inputs[choice]:
+            if not choice.startswith("@"):
+                return choice
+            number = node.attributes.get(choice[1:])
+            if isinstance(number, int) and number:
+                return dtype_of_onnx(number)
+        elif choice < len(node.inputs) and node.inputs[choice]:
             return dtypes[choice]
     return None
 
@@ -879,12 +883,6 @@ def _compared(node: Node, dtypes: DTypes) -> str | None:
     return "bool"
 
 
-def _read_stated(node: Node, attribute: str, default: str | None) -> str | None:
-    """Returns the element type that an attribute states."""
-    number = node.attributes.get(attribute)
-    return dtype_of_onnx(number) if isinstance(number, int) and number else default
-
-
 # The table.
 
 _KEPT_SINCE = {
@@ -908,6 +906,10 @@ KEPT_RANKS = frozenset({"Pad", "Slice", "Split", "Tile"})
 
 STANDARD_DOMAINS = ("", "ai.onnx.ml")
 """The domains of ONNX; no operator of one has the name of an operator of the other."""
+
+
+def _dequantize_types(node: Node, dtypes: DTypes) -> str | None:
+    return "float32" if node.since_version < 19 else _read_source(("@output_dtype", 1), node, dtypes)
 
 
 def _score(targets: str) -> Rule:
@@ -942,22 +944,9 @@ OPERATORS: Mapping[str, Operator] = {
     "LpNormalization": define(1, keep, 0, along=_along_axis(-1)),
     **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, keep, "bool", along=_keep_apart)),
     "CastLike": define(15, keep, 1),
-    "DequantizeLinear": Operator(
-        10,
-        keep,
-        lambda node, dtypes: "float32" if node.since_version < 19 else _read_stated(node, "output_dtype", dtypes[1]),
-        _along_scales,
-    ),
-    **dict.fromkeys(
-        ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"),
-        Operator(1, keep, lambda node, dtypes: _read_stated(node, "dtype", dtypes[0])),
-    ),
-    "QuantizeLinear": Operator(
-        10,
-        keep,
-        lambda node, dtypes: dtypes[2] if node.inputs[2:] and node.inputs[2] else _read_stated(node, "output_dtype", "uint8"),
-        _along_scales,
-    ),
+    "DequantizeLinear": Operator(10, keep, _dequantize_types, _along_scales),
+    **dict.fromkeys(("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"), define(1, keep, ("@dtype", 0))),
+    "QuantizeLinear": define(10, keep, (2, "@output_dtype", "uint8"), along=_along_scales),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, broadcast, _alike, _keep_apart)),
     **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, broadcast, _alike, _keep_apart)),
     **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, broadcast, _compared, _keep_apart)),
@@ -983,7 +972,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Attention": define(23, _attend, 0, 1, 2),
     "AveragePool": define(1, _pool, 0, along=_along_all_but_first),
     "BatchNormalization": define(7, _normalize_channels, 0, along=_along_all_but_first),
-    "Cast": Operator(6, keep, lambda node, dtypes: dtype_of_onnx(node.attributes.get("to", 0)), _keep_apart),
+    "Cast": define(6, keep, "@to", along=_keep_apart),
     "Concat": Operator(4, _concatenate, _alike, _keep_apart),
     "ConstantOfShape": Operator(
         9,

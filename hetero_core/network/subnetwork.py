@@ -47,7 +47,6 @@ def cut_subnetwork(network: Network, node_names: Iterable[str], *, name: str | N
 
 
 def _find_border(network: Network, inside: set[int], nodes: tuple[Node, ...]) -> tuple[list[str], list[str]]:
-    """Returns the inputs and the outputs of a part."""
     producer, consumers = network.index_of_producer, network.index_of_consumers
     borrowed: dict[str, None] = {}
     outputs: list[str] = []

@@ -147,10 +147,7 @@ def splice(network: Network, names: Mapping[str, str], before: Sequence[Chain], 
 
 
 def read_layout(layout: str, rank: int, where: str) -> str:
-    """Returns the layout in capitals.
-
-    Raises: InvalidNetworkError unless it has a letter for each axis, and no letter twice.
-    """
+    """Returns the layout in capitals. Raises: InvalidNetworkError unless it has a letter for each axis, and no letter twice."""
     text = layout.upper()
     if len(text) != rank or len(set(text)) != rank or not text.isalpha():
         raise InvalidNetworkError(
@@ -175,10 +172,7 @@ def find_model_layout(spec: ValueSpec, known: str | None, said: str | None, wher
 
 
 def order_axes(source: str, target: str, where: str) -> tuple[int, ...]:
-    """Returns for each axis of `target` its position in `source`.
-
-    Raises: InvalidNetworkError if the two differ in their letters.
-    """
+    """Returns for each axis of `target` its position in `source`. Raises: InvalidNetworkError if they differ in their letters."""
     if sorted(source) != sorted(target):
         raise InvalidNetworkError(
             f"{where}: layout '{source}' and the model's layout '{target}' name different axes; use the same letters, or say the model's "

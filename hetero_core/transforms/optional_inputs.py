@@ -64,10 +64,7 @@ def fix_constants(network: Network, arrays: Mapping[str, np.ndarray[Any, Any]]) 
 
 
 def tie_states(network: Network, ties: Mapping[str, str], initial: Mapping[str, Any]) -> Network:
-    """Returns the network with these ties added to those that it has.
-
-    Raises: InvalidNetworkError.
-    """
+    """Returns the network with these ties added to those that it has. Raises: InvalidNetworkError."""
     inputs = {spec.name: spec for spec in network.inputs}
     outputs = {spec.name: spec for spec in network.outputs}
     states = list(network.border.states)

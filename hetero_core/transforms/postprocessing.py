@@ -19,10 +19,7 @@ from hetero_core.transforms.constants import drop_unread
 def change_outputs(
     network: Network, outputs: Mapping[str, OutputInfo], *, add: Sequence[str], only: Sequence[str] | None
 ) -> Network:
-    """Returns the network with these outputs: first `add`, then `only`, then the conversions.
-
-    Raises: InvalidNetworkError.
-    """
+    """Returns the network with these outputs: first `add`, then `only`, then the conversions. Raises: InvalidNetworkError."""
     changed = _add_outputs(network, add)
     if only is not None:
         changed = _select_outputs(changed, only)

@@ -42,10 +42,7 @@ _PAD_MODES = ("constant", "reflect")
 
 
 def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Network:
-    """Returns the network that takes its inputs as they are described.
-
-    Raises: InvalidNetworkError.
-    """
+    """Returns the network that takes its inputs as they are described. Raises: InvalidNetworkError."""
     names = FreshNames(network)
     chains: list[Chain] = []
     specs = {spec.name: spec for spec in network.inputs}
@@ -229,7 +226,6 @@ def _find_cropped(shape: Sequence[Dimension], crop: Bounds, where: str) -> tuple
 
 
 def _add_crop(chain: Chain, crop: Bounds, where: str) -> None:
-    """Adds a Slice."""
     if crop:
         begins, ends = zip(*crop.values(), strict=True)
         named = {"begin": begins, "end": ends, "axes": tuple(crop)}
@@ -256,7 +252,6 @@ def _find_inner(shape: Sequence[Dimension], pad: Bounds, mode: str, where: str) 
 
 
 def _add_pad(chain: Chain, pad: Bounds, info: InputInfo) -> None:
-    """Adds a Pad."""
     if pad:
         sides = [pad.get(axis, (0, 0))[side] for side in (0, 1) for axis in range(len(chain.shape))]
         inputs = [chain.hold("pads", np.asarray(sides, np.int64))]

@@ -13,20 +13,17 @@ from typing import Any
 
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
 from hetero_core.network.border import Border
-from hetero_core.network.graph import Graph, GraphLike, Network, Node, iterate_nodes
+from hetero_core.network.graph import Graph, GraphLike, Network, iterate_nodes
 from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes, rebuild_graph
 from hetero_core.network.inference import find_contradictions, infer_types, refuses_inputs
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import Dimension, TensorType, ValueSpec, map_tensor, rank_of
+from hetero_core.network.types import Dimension, TensorType, ValueSpec, map_tensor, rank_of, shape_of
 
 Size = int | str | range | None
 
 
 def reshape_network(network: Network, shapes: Mapping[str, Any]) -> Network:
-    """Returns the network with these shapes of inputs; by input or by the name of a size.
-
-    Raises: InvalidNetworkError.
-    """
+    """Returns the network with these shapes of inputs; by input or by the name of a size. Raises: InvalidNetworkError."""
     specs = {spec.name: spec for spec in network.inputs}
     sizes: dict[str, Size] = {}
     bounds = dict(network.border.bounds)
@@ -82,12 +79,10 @@ def free_batch(network: Network, batch: int) -> Network:
     initializers = dict(network.initializers)
     nodes = []
     for node in network.nodes:
-        constant = network.initializers.get(node.inputs[1]) if _is_plain_reshape(node) else None
-        input_type = network.type_of(node.inputs[0]) if constant is not None else None
-        if constant is None or not isinstance(input_type, TensorType) or not input_type.shape or input_type.shape[0] != batch:
-            nodes.append(node)
-            continue
-        if constant.shape == (0,) or constant.array[0] != batch:
+        is_reshape = node.op_type == "Reshape" and not node.domain and node.since_version >= 5 and len(node.inputs) == 2
+        constant = network.initializers.get(node.inputs[1]) if is_reshape and not node.attributes.get("allowzero", 0) else None
+        sizes = () if constant is None else constant.array[:1].tolist()
+        if constant is None or sizes != [batch] or (shape_of(network.type_of(node.inputs[0])) or ())[:1] != (batch,):
             nodes.append(node)
             continue
         name = f"{node.inputs[1]}/any_batch"
@@ -99,16 +94,6 @@ def free_batch(network: Network, batch: int) -> Network:
         return network
     types = {**network.types, **{name: constant.type for name, constant in initializers.items()}}
     return replace(network, nodes=tuple(nodes), initializers=MappingProxyType(initializers), types=MappingProxyType(types))
-
-
-def _is_plain_reshape(node: Node) -> bool:
-    return (
-        node.op_type == "Reshape"
-        and not node.domain
-        and len(node.inputs) == 2
-        and node.since_version >= 5
-        and node.attributes.get("allowzero", 0) == 0
-    )
 
 
 def _find_batch_axis(network: Network, spec: ValueSpec) -> int | None:
@@ -175,11 +160,12 @@ def _rebuild(network: Network, inputs: tuple[ValueSpec, ...], border: Border) ->
     """Returns the network with these inputs and all other types inferred again from them."""
     if inputs == network.inputs:
         return replace(network, border=border)
+    title = f"network '{network.name}' cannot take {'; '.join(map(str, inputs))}"
     cleared = forget_shapes(replace(drop_hints(network), inputs=inputs, border=border))
     try:
         reshaped = infer_types(cleared)
     except InvalidNetworkError as error:
-        raise InvalidNetworkError(f"network '{network.name}' cannot take {_list(inputs)}: {error}") from error
+        raise InvalidNetworkError(f"{title}: {error}") from error
     # Squeeze drops axes by their sizes.
     if not any(
         node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes for node in iterate_nodes(network)
@@ -188,14 +174,9 @@ def _rebuild(network: Network, inputs: tuple[ValueSpec, ...], border: Border) ->
     problem = _find_failure(network, reshaped)
     if problem is not None:
         raise InvalidNetworkError(
-            f"network '{network.name}' cannot take {_list(inputs)}: {problem}. Its weights or constants are made for other sizes; "
-            "export the model with these sizes open."
+            f"{title}: {problem}. Its weights or constants are made for other sizes; export the model with these sizes open."
         )
     return reshaped
-
-
-def _list(specs: Sequence[ValueSpec]) -> str:
-    return "; ".join(map(str, specs))
 
 
 def _restore_ranks(graph: GraphLike, before: Graph) -> GraphLike:
