@@ -17,6 +17,7 @@ from hetero_core.limits import FOLDED_FLOOR, FOLDED_TIMES
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import sizes_of
+from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 Constants = Mapping[str, Initializer]
 Evaluate = Callable[[Node, tuple[Any, ...]], tuple[Any, ...] | None]
@@ -53,24 +54,22 @@ def fold_constants(
     """
     room = limit_folding(network) if room is None else room
     constants: dict[str, Initializer] = dict(network.initializers)
-    types = dict(network.types)
-    nodes: list[Node] = []
-    for node in network.nodes:
-        results = None
+
+    def find(node: Node) -> Replacement | None:
+        nonlocal room
         # Most nodes read elements that only a run knows: nothing else is asked about them.
         is_open = node.op_type not in ("Shape", "Size") and any(name and name not in constants for name in node.inputs)
-        if not is_open and not (is_kept and is_kept(node, network)):
-            results = fold_node(node, network, constants, evaluate, type_of=network.type_of, room=room)
+        if is_open or (is_kept and is_kept(node, network)):
+            return None
+        results = fold_node(node, network, constants, evaluate, type_of=network.type_of, room=room)
         if results is None:
-            nodes.append(node)
-            continue
+            return None
         room -= sum(constant.nbytes for constant in results.values())
         constants.update(results)
-        types.update((value, constant.type) for value, constant in results.items())
-    if len(nodes) == len(network.nodes):
-        return network
-    folded = replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants), types=MappingProxyType(types))
-    return drop_unread(folded)
+        return Replacement((), {value: constant.type for value, constant in results.items()}, results)
+
+    folded = replace_nodes(network, find)
+    return network if folded is network else drop_unread(folded)
 
 
 def fold_node(

@@ -11,13 +11,16 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
 from hetero_core.network.border import Border
-from hetero_core.network.graph import Graph, GraphLike, Network, iterate_nodes
+from hetero_core.network.graph import Graph, GraphLike, Network, Node, iterate_nodes
 from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes, rebuild_graph
 from hetero_core.network.inference import find_contradictions, infer_types, refuses_inputs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension, TensorType, ValueSpec, map_tensor, rank_of, shape_of
+from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 Size = int | str | range | None
 
@@ -76,24 +79,19 @@ def free_batch(network: Network, batch: int) -> Network:
     A constant with the batch as its first element, for data with the batch as its first size, gets a 0 there: the size of the data.
     Source: ONNX Reshape, allowzero = 0.
     """
-    initializers = dict(network.initializers)
-    nodes = []
-    for node in network.nodes:
+
+    def find(node: Node) -> Replacement | None:
         is_reshape = node.op_type == "Reshape" and not node.domain and node.since_version >= 5 and len(node.inputs) == 2
         constant = network.initializers.get(node.inputs[1]) if is_reshape and not node.attributes.get("allowzero", 0) else None
-        sizes = () if constant is None else constant.array[:1].tolist()
-        if constant is None or sizes != [batch] or (shape_of(network.type_of(node.inputs[0])) or ())[:1] != (batch,):
-            nodes.append(node)
-            continue
+        if constant is None or (shape_of(network.type_of(node.inputs[0])) or ())[:1] != (batch,):
+            return None
+        if constant.array[:1].tolist() != [batch]:
+            return None
         name = f"{node.inputs[1]}/any_batch"
-        array = constant.array.copy()
-        array[0] = 0
-        initializers[name] = Initializer.of_array(array)
-        nodes.append(replace(node, inputs=(node.inputs[0], name)))
-    if len(initializers) == len(network.initializers):
-        return network
-    types = {**network.types, **{name: constant.type for name, constant in initializers.items()}}
-    return replace(network, nodes=tuple(nodes), initializers=MappingProxyType(initializers), types=MappingProxyType(types))
+        copied = Initializer.of_array(np.array([0, *constant.array[1:]], constant.array.dtype))
+        return Replacement((replace(node, inputs=(node.inputs[0], name)),), {name: copied.type}, {name: copied})
+
+    return replace_nodes(network, find)
 
 
 def _find_batch_axis(network: Network, spec: ValueSpec) -> int | None:
