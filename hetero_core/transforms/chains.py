@@ -6,7 +6,7 @@ The new nodes are their own origins: they are nodes of the network that the user
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import FLOAT_DTYPES, INTEGER_DTYPES, bits_of_dtype, onnx_of_dtype
-from hetero_core.errors import InvalidNetworkError
+from hetero_core.errors import InvalidNetworkError, word_missing
 from hetero_core.network.border import LAYOUT_OF_RANK, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Network, Node
 from hetero_core.network.inference import infer_by_rule, infer_types, read_numbers
@@ -144,6 +144,13 @@ def splice(network: Network, names: Mapping[str, str], before: Sequence[Chain], 
     nodes = (*first, *changed.nodes, *last)
     fields = {"initializers": MappingProxyType(initializers), "types": MappingProxyType(types), "opsets": opsets} | fields
     return infer_types(replace(changed, nodes=nodes, **fields))
+
+
+def require_names(network: Network, kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raises InvalidNetworkError if a name is none of the known inputs or outputs."""
+    for name in names:
+        if name not in known:
+            raise InvalidNetworkError(word_missing(f"network '{network.name}'", kind, name, known))
 
 
 def read_layout(layout: str, rank: int, where: str) -> str:

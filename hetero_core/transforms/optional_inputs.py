@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import numpy_dtype
-from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import State
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import drop_hints, forget_shapes
 from hetero_core.network.inference import LARGEST_READ_CONSTANT, infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec, fixed_sizes, merge_types
+from hetero_core.transforms.chains import require_names
 
 
 def free_constants(network: Network, names: Sequence[str]) -> Network:
@@ -74,10 +75,9 @@ def tie_states(network: Network, ties: Mapping[str, str], initial: Mapping[str, 
                 f"network '{network.name}': there is an initial value for '{name}'{suggest(name, ties.values()) or ';'} the inputs "
                 f"that are tied are {enumerate_choices(ties.values())}"
             )
+    require_names(network, "output", ties, outputs)
+    require_names(network, "input", ties.values(), inputs)
     for output, name in ties.items():
-        for kind, value, known in (("output", output, outputs), ("input", name, inputs)):
-            if value not in known:
-                raise InvalidNetworkError(word_missing(f"network '{network.name}'", kind, value, known))
         where = f"output '{output}' of network '{network.name}' cannot be the state of input '{name}'"
         earlier = [state for state in states if state.output == output or state.input == name]
         if earlier:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import OutputInfo, dtype_of_precision
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import drop_hints
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueSpec, has_known_element
-from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, splice
+from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, require_names, splice
 from hetero_core.transforms.constants import drop_unread
 
 
@@ -50,7 +50,7 @@ def _add_outputs(network: Network, values: Sequence[str]) -> Network:
 def _select_outputs(network: Network, names: Sequence[str]) -> Network:
     """Returns the network with these outputs, in this order, and the nodes and inputs that they need."""
     specs = {spec.name: spec for spec in network.outputs}
-    _require_outputs(network, names)
+    require_names(network, "output", names, specs)
     if not names:
         raise InvalidNetworkError(f"network '{network.name}' would have no output; name at least one of {enumerate_choices(specs)}")
     tied = [state for state in network.border.states if state.output not in names]
@@ -77,17 +77,10 @@ def _select_outputs(network: Network, names: Sequence[str]) -> Network:
     )
 
 
-def _require_outputs(network: Network, names: Sequence[str]) -> None:
-    known = [spec.name for spec in network.outputs]
-    for name in names:
-        if name not in known:
-            raise InvalidNetworkError(word_missing(f"network '{network.name}'", "output", name, known))
-
-
 def _convert_outputs(network: Network, outputs: Mapping[str, OutputInfo]) -> Network:
-    _require_outputs(network, list(outputs))
     names = FreshNames(network)
     specs = {spec.name: spec for spec in network.outputs}
+    require_names(network, "output", outputs, specs)
     layouts = dict(network.border.layouts)
     renamed: dict[str, str] = {}
     chains: list[Chain] = []

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
-from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import InputInfo, dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import Network
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType, ValueSpec, merge_types
-from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, splice
+from hetero_core.transforms.chains import Chain, check_conversion, find_model_layout, order_axes, read_layout, require_names, splice
 
 CHANNELS_OF_COLOR: Mapping[str, tuple[int, tuple[int, ...]]] = MappingProxyType(
     {
@@ -48,30 +48,25 @@ def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Netw
     specs = {spec.name: spec for spec in network.inputs}
     renamed: dict[str, str] = {}
     layouts = dict(network.border.layouts)
+    require_names(network, "input", inputs, specs)
     for name, info in inputs.items():
-        if name not in specs:
-            raise InvalidNetworkError(word_missing(f"network '{network.name}'", "input", name, specs))
         chain, layouts[name] = _describe_steps(network, specs[name], info, names)
         specs[name] = ValueSpec(name, chain.types[name])
         if chain.nodes:
-            _require_plain(network, name)
+            where = f"input '{name}' of network '{network.name}'"
+            if name in network.names_of_outputs:
+                raise InvalidNetworkError(
+                    f"{where} is an output, too, and would be returned as it was given; take it out with with_outputs"
+                )
+            if name in network.border.defaults or any(state.input == name for state in network.border.states):
+                raise InvalidNetworkError(
+                    f"{where} has a value of its own, a default or a state, which is in the model's form; describe it before it gets one"
+                )
             renamed[name] = names.value(f"{name}/model")
             chain.rename_end(renamed[name])
             chains.append(chain)
     border = replace(network.border, layouts=MappingProxyType(layouts))
     return splice(network, renamed, chains, [], inputs=tuple(specs.values()), border=border)
-
-
-def _require_plain(network: Network, name: str) -> None:
-    where = f"input '{name}' of network '{network.name}'"
-    if name in network.names_of_outputs:
-        raise InvalidNetworkError(
-            f"{where} is an output, too, and would be returned as it was given; take it out with with_outputs"
-        )
-    if name in network.border.defaults or any(state.input == name for state in network.border.states):
-        raise InvalidNetworkError(
-            f"{where} has a value of its own, a default or a state, which is in the model's form; describe it before it gets one"
-        )
 
 
 def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: FreshNames) -> tuple[Chain, str]:
@@ -173,12 +168,8 @@ def _read_numbers(
         raise InvalidNetworkError(f"{where}: {purpose} is {numbers}; expected finite numbers{limits}")
     if array.ndim == 0:
         return array
-    if (
-        purpose == "mean"
-        and array.ndim > 1
-        and all(size == actual for size, actual in zip(reversed(shape), reversed(array.shape), strict=False))
-        and len(shape) - array.ndim in (0, 1)
-    ):
+    is_image = purpose == "mean" and array.ndim > 1 and len(shape) - array.ndim in (0, 1)
+    if is_image and tuple(shape[-array.ndim :]) == array.shape:
         return array
     size = shape[layout.index("C")] if "C" in layout else None
     if array.ndim != 1 or (isinstance(size, int) and size != array.size) or "C" not in layout:
@@ -276,17 +267,13 @@ def _find_plane(
     batch, height, width = image
     if shape is None and isinstance(height, int):
         shape = (batch, height * 3 // 2, width, 1)
-    plane = () if shape is None else tuple(shape)
-    rows, columns = plane[1:3] if len(plane) == 4 else (None, None)
-    is_plane = isinstance(rows, int) and isinstance(columns, int) and rows % 3 == columns % 2 == 0 and plane[-1] == 1
-    if layout != "NHWC" or not is_plane or (isinstance(height, int) and shape is None and height % 2):
-        raise InvalidNetworkError(
-            f"{where}: NV12 and I420 are arrays in layout='NHWC' of the shape (N, 3/2 height, width, 1), height and width even and "
-            f"known; got {list(plane)} in layout {layout}"
-        )
-    assert isinstance(rows, int)
-    assert isinstance(columns, int)
-    return plane[0], rows, columns, 1
+    match tuple(shape or ()):
+        case (count, int(rows), int(columns), 1) if layout == "NHWC" and rows % 3 == columns % 2 == 0:
+            return count, rows, columns, 1
+    raise InvalidNetworkError(
+        f"{where}: NV12 and I420 are arrays in layout='NHWC' of the shape (N, 3/2 height, width, 1), height and width even and "
+        f"known; got {list(shape or ())} in layout {layout}"
+    )
 
 
 def _add_planar_colors(chain: Chain, color: str) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest, word_missing
+from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.border import Border
 from hetero_core.network.graph import Graph, GraphLike, Network, Node, iterate_nodes
 from hetero_core.network.hints import compare_declarations, drop_hints, forget_shapes, rebuild_graph
 from hetero_core.network.inference import find_contradictions, infer_types, refuses_inputs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension, TensorType, ValueSpec, map_tensor, rank_of, shape_of
+from hetero_core.transforms.chains import require_names
 from hetero_core.transforms.rewrite import Replacement, replace_nodes
 
 Size = int | str | range | None
@@ -32,7 +33,8 @@ def reshape_network(network: Network, shapes: Mapping[str, Any]) -> Network:
     bounds = dict(network.border.bounds)
     for key, value in shapes.items():
         if isinstance(value, Sequence) and not isinstance(value, str | range):
-            specs[key] = _reshape_input(network, key, tuple(value), bounds)
+            require_names(network, "input", [key], specs)
+            specs[key] = _reshape_input(network, specs[key], tuple(value), bounds)
         else:
             sizes[key] = value
     named = _bind_sizes(network, sizes, bounds)
@@ -101,11 +103,8 @@ def _find_batch_axis(network: Network, spec: ValueSpec) -> int | None:
     return 0 if layout is None else layout.index("N") if "N" in layout else None
 
 
-def _reshape_input(network: Network, name: str, shape: tuple[Any, ...], bounds: dict[str, tuple[int, int]]) -> ValueSpec:
-    spec = next((spec for spec in network.inputs if spec.name == name), None)
-    if spec is None:
-        names = [spec.name for spec in network.inputs]
-        raise InvalidNetworkError(word_missing(f"network '{network.name}'", "input", name, names))
+def _reshape_input(network: Network, spec: ValueSpec, shape: tuple[Any, ...], bounds: dict[str, tuple[int, int]]) -> ValueSpec:
+    name = spec.name
     where = f"input '{name}' of network '{network.name}'"
     if not isinstance(spec.type, TensorType) or (spec.shape is not None and len(spec.shape) != len(shape)):
         raise InvalidNetworkError(f"{where} is {spec.type}; a shape of {len(shape)} axes cannot be given to it")
