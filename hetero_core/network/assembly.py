@@ -285,7 +285,8 @@ class GraphReader:
         opset = noted or scope.opset(domain, owner)
         pin = _read_pin(metadata, owner, scope) if metadata else scope.pin
         fields = proto.attribute
-        attributes = self._read_attributes(proto, owner, scope.pinned(pin)) if fields else EMPTY
+        inner = scope if pin == scope.pin else replace(scope, pin=pin)
+        attributes = self._read_attributes(proto, owner, inner) if fields else EMPTY
         since = since_version(op_type, domain, opset)
         if since == 1 and not domain and "consumed_inputs" in attributes and op_type != "BatchNormalization":
             # A hint of opset 1 about inputs that may be overwritten: no result depends on it. BatchNormalization-1 requires it.

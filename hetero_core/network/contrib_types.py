@@ -339,7 +339,7 @@ _COMMON: dict[str, Operator] = {
     "Unique": define(0, lambda node: [open_sizes(1), node.shape(), open_sizes(1)], 0, "int64"),
     "DynamicTimeWarping": define(0, lambda node: [(2, open_size())], "int32"),
     "WordConvEmbedding": define(0, lambda node: [(*node.shape()[:-1], node.shape(1)[0])], "float32"),
-    "MurmurHash3": Operator(0, keep, lambda node, dtypes: "uint32" if node.attributes.get("positive", 1) else "int32"),
+    "MurmurHash3": define(0, keep, lambda node, dtypes: "uint32" if node.attributes.get("positive", 1) else "int32"),
     # How many tokens are appended is known at run time.
     "BifurcationDetector": define(0, lambda node: [open_sizes(1), ()], "int64"),
     "NGramRepeatBlock": define(0, reading(keep, 1), 1),

@@ -172,8 +172,7 @@ class _Inference:
                 shape = input_types[0].shape
                 ranked = TensorType(None, None if shape is None else (None,) * len(shape))
                 types = {value: merge_types(types.get(value, ranked), ranked) or types[value] for value in node.writes}
-            for value, dtype in _apply_type_rule(node, input_types).items():
-                typed = TensorType(dtype)
+            for value, typed in _apply_type_rule(node, input_types).items():
                 types[value] = merge_types(types.get(value, typed), typed) or types[value]
         for value_type in (types or {}).values():
             if isinstance(value_type, TensorType) and value_type.shape is not None:
@@ -317,14 +316,14 @@ def _is_complete(value_type: ValueType | None) -> bool:
 def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType] | None:
     """Returns the types that the rule of an operator of ONNX gives; None without a rule, or if it cannot tell."""
     operator = find_operator(node)
-    if operator is None or operator.dtypes is None:
+    if operator is None:
         return None
     tensor_types = [each if isinstance(each, TensorType) else _UNKNOWN for each in input_types]
     shapes = [None if each.shape is None else _name_sizes(each.shape) for each in tensor_types]
     dtypes = [each.dtype for each in tensor_types]
     try:
         inferred = operator.sizes(SizedNode(node, shapes, read))
-        output_dtypes = operator.dtypes(node, dtypes)
+        output_dtypes = operator.infer_dtypes(node, dtypes)
     except REFUSALS:
         return None
     outputs: dict[str, ValueType] = {}
@@ -333,7 +332,7 @@ def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) 
             return None
         if not value:
             continue
-        dtype = output_dtypes[index] if isinstance(output_dtypes, tuple) else output_dtypes
+        dtype = output_dtypes[index]
         if inferred[index] is shapes[0] and dtype == dtypes[0] is not None:
             # Values that share a type are compared by it at once.
             outputs[value] = input_types[0]  # type: ignore[assignment]  # it is no None, as its element type is known
@@ -345,18 +344,17 @@ def apply_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) 
     return outputs
 
 
-def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, str]:
-    """Returns the element types that the rule of an operator tells of its outputs."""
+def _apply_type_rule(node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
+    """Returns the types without sizes that the rule of an operator tells of its outputs."""
     # They hold in every version, other than the sizes.
     operator = find_operator(node) or (OPERATORS.get(node.op_type) if node.domain in STANDARD_DOMAINS else None)
-    if operator is None or operator.dtypes is None:
+    if operator is None:
         return {}
     try:
-        dtypes = operator.dtypes(node, [each.dtype if isinstance(each, TensorType) else None for each in input_types])
+        dtypes = operator.infer_dtypes(node, [each.dtype if isinstance(each, TensorType) else None for each in input_types])
     except REFUSALS:
         return {}
-    each = dtypes if isinstance(dtypes, tuple) else (dtypes,) * len(node.outputs)
-    return {value: dtype for value, dtype in zip(node.outputs, each, strict=False) if value and dtype is not None}
+    return {value: TensorType(dtype) for value, dtype in zip(node.outputs, dtypes, strict=True) if value and dtype is not None}
 
 
 def refuses_inputs(node: Node, network: Network) -> bool:
@@ -375,8 +373,7 @@ def refuses_inputs(node: Node, network: Network) -> bool:
 
 def infer_by_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType]:
     """Returns the types that the rule of an operator gives; element types alone if it cannot tell the sizes."""
-    types = apply_rule(node, input_types, read)
-    return types or {value: TensorType(dtype) for value, dtype in _apply_type_rule(node, input_types).items()}
+    return apply_rule(node, input_types, read) or _apply_type_rule(node, input_types)
 
 
 def _check_element_types(node: Node, input_types: Sequence[ValueType | None]) -> None:

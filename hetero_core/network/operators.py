@@ -195,8 +195,8 @@ class SizedNode:
 
 Rule = Callable[[SizedNode], Sequence[Shape]]
 """Returns the shapes of the outputs."""
-TypeRule = Callable[[Node, DTypes], str | tuple[str | None, ...] | None]
-"""Returns the element type of all outputs, or of each."""
+TypeRule = Callable[[Node, DTypes], str | None]
+"""Returns the element type of an output."""
 Along = Callable[[SizedNode], Sequence[Sequence[int]]]
 """Returns for each input the axes along which places depend on one another, though the sizes of the outputs do not show it.
 
@@ -204,49 +204,51 @@ An input behind the last entry is read whole for every element.
 """
 
 
+Source = int | str | TypeRule | tuple[int | str, ...]
+"""The source of an element type: an input, a name, "@" and the attribute that states it, the first present of several, or a rule."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """All that is known of the results of an operator; it holds from version `since` on.
-
-    `dtypes` is None if onnx is asked for the types of a network with the operator, `along` if no axis is known to keep places apart.
+    """All that is known of the results of an operator; it holds from version `since` on. `dtypes` has a source for each output, the last
+    of which holds for all further outputs; `along` is None if no axis is known to keep places apart.
     """
 
     since: int
     sizes: Rule
-    dtypes: TypeRule | None = None
+    dtypes: tuple[Source, ...]
     along: Along | None = None
 
+    def infer_dtypes(self, node: Node, dtypes: DTypes) -> list[str | None]:
+        """Returns the element types of the outputs of a node. Raises: those of `REFUSALS`."""
+        last = len(self.dtypes) - 1
+        return [_read_source(self.dtypes[min(index, last)], node, dtypes) for index in range(len(node.outputs))]
 
-Source = int | str | tuple[int | str, ...]
-"""The source of an element type: an input, a name, "@" and the attribute that states it, or the first present of several."""
+
+def define(since: int, sizes: Rule, *dtypes: Source, along: Along | None = None) -> Operator:
+    """Returns the operator with these rules."""
+    return Operator(since, sizes, dtypes, along)
 
 
-def define(since: int, sizes: Rule, *sources: Source, along: Along | None = None) -> Operator:
-    """Returns the operator with these rules; the last source holds for all further outputs."""
-
-    def infer_dtypes(node: Node, dtypes: DTypes) -> tuple[str | None, ...]:
-        padded = (*sources, *sources[-1:] * len(node.outputs))
-        return tuple(_read_source(source, node, dtypes) for source in padded)
-
-    return Operator(since, sizes, infer_dtypes, along)
+def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
+    for choice in source if isinstance(source, tuple) else (source,):
+        if isinstance(choice, int):
+            if choice < len(node.inputs) and node.inputs[choice]:
+                return dtypes[choice]
+        elif not isinstance(choice, str):
+            return choice(node, dtypes)
+        elif not choice.startswith("@"):
+            return choice
+        else:
+            number = node.attributes.get(choice[1:])
+            if isinstance(number, int) and number:
+                return dtype_of_onnx(number)
+    return None
 
 
 def reading(rule: Rule, *positions: int) -> Rule:
     """Returns the rule for a node that has the operands of another operator at these inputs."""
     return lambda node: rule(replace(node, shapes=[node.shape(position) for position in positions]))
-
-
-def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
-    for choice in source if isinstance(source, tuple) else (source,):
-        if isinstance(choice, str):
-            if not choice.startswith("@"):
-                return choice
-            number = node.attributes.get(choice[1:])
-            if isinstance(number, int) and number:
-                return dtype_of_onnx(number)
-        elif choice < len(node.inputs) and node.inputs[choice]:
-            return dtypes[choice]
-    return None
 
 
 def require(condition: bool) -> None:
@@ -922,11 +924,11 @@ def _classify(node: SizedNode) -> list[Shape]:
     return [(rows,), (rows, max(len(node.get(name, ())) for name in _CLASS_LABELS))]
 
 
-def _relabel_types(node: Node, dtypes: DTypes) -> tuple[str | None]:
+def _relabel_types(node: Node, dtypes: DTypes) -> str | None:
     """Returns the type of the labels: that of the values, or the other of two if a table is read both ways."""
     if node.op_type == "CategoryMapper" or node.since_version == 1:
-        return ("int64" if dtypes[0] == "string" else "string",)
-    return (next((dtype for name, dtype in _LABEL_TYPES.items() if node.attributes.get(name)), None),)
+        return "int64" if dtypes[0] == "string" else "string"
+    return next((dtype for name, dtype in _LABEL_TYPES.items() if node.attributes.get(name)), None)
 
 
 _LABEL_TYPES = {"values_strings": "string", "values_int64s": "int64", "values_floats": "float32"}
@@ -944,14 +946,14 @@ OPERATORS: Mapping[str, Operator] = {
     "LpNormalization": define(1, keep, 0, along=_along_axis(-1)),
     **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, keep, "bool", along=_keep_apart)),
     "CastLike": define(15, keep, 1),
-    "DequantizeLinear": Operator(10, keep, _dequantize_types, _along_scales),
+    "DequantizeLinear": define(10, keep, _dequantize_types, along=_along_scales),
     **dict.fromkeys(("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"), define(1, keep, ("@dtype", 0))),
     "QuantizeLinear": define(10, keep, (2, "@output_dtype", "uint8"), along=_along_scales),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), Operator(7, broadcast, _alike, _keep_apart)),
-    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), Operator(8, broadcast, _alike, _keep_apart)),
-    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), Operator(7, broadcast, _compared, _keep_apart)),
-    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), Operator(12, broadcast, _compared, _keep_apart)),
-    **dict.fromkeys(("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), Operator(10, broadcast, _alike, _keep_apart)),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), define(7, broadcast, _alike, along=_keep_apart)),
+    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), define(8, broadcast, _alike, along=_keep_apart)),
+    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), define(7, broadcast, _compared, along=_keep_apart)),
+    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), define(12, broadcast, _compared, along=_keep_apart)),
+    **dict.fromkeys(("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), define(10, broadcast, _alike, along=_keep_apart)),
     **dict.fromkeys(("Softmax", "LogSoftmax"), define(1, _keep_along, 0, along=_along_softmax)),
     **{f"Reduce{name}": define(1, _reduce, 0, along=_along_listed) for name in _REDUCTIONS},
     **dict.fromkeys(
@@ -973,8 +975,8 @@ OPERATORS: Mapping[str, Operator] = {
     "AveragePool": define(1, _pool, 0, along=_along_all_but_first),
     "BatchNormalization": define(7, _normalize_channels, 0, along=_along_all_but_first),
     "Cast": define(6, keep, "@to", along=_keep_apart),
-    "Concat": Operator(4, _concatenate, _alike, _keep_apart),
-    "ConstantOfShape": Operator(
+    "Concat": define(4, _concatenate, _alike, along=_keep_apart),
+    "ConstantOfShape": define(
         9,
         lambda node: [tuple(node.numbers(0) or ())],
         lambda node, dtypes: dtype_of_numpy(node.attributes["value"].dtype) if "value" in node.attributes else "float32",
@@ -993,12 +995,12 @@ OPERATORS: Mapping[str, Operator] = {
     ),
     "GatherElements": define(11, lambda node: [node.shape(1)], 0),
     "GatherND": define(11, _gather_slices, 0),
-    "Gemm": Operator(7, gemm, _paired, _along_products),
+    "Gemm": define(7, gemm, _paired, along=_along_products),
     "GridSample": define(16, lambda node: [(*node.shape(0)[:2], *node.shape(1)[1:-1])], 0),
     "InstanceNormalization": define(6, _normalize_channels, 0, along=_along_all_but_first),
     "LpPool": define(2, _pool, 0, along=_along_all_but_first),
     "LayerNormalization": define(17, normalize_layer, 0, "float32", along=_along_axes_from(-1)),
-    "MatMul": Operator(1, multiply, _paired, _along_products),
+    "MatMul": define(1, multiply, _paired, along=_along_products),
     "MatMulInteger": define(10, multiply, "int32", along=_along_products),
     # The indices of MaxPool count through the whole input.
     "MaxPool": define(1, _pool, 0, "int64", along=lambda node: [range(0 if len(node.node.writes) > 1 else 1, len(node.shape()))]),
@@ -1023,14 +1025,12 @@ OPERATORS: Mapping[str, Operator] = {
     "Transpose": define(1, _transpose, 0, along=_keep_apart),
     "Unsqueeze": define(1, _unsqueeze, 0, along=_keep_apart),
     "Upsample": define(7, _resize, 0, along=lambda node: [()]),
-    "Where": Operator(9, broadcast, lambda node, dtypes: _single(dtypes[1:]), _keep_apart),
+    "Where": define(9, broadcast, lambda node, dtypes: _single(dtypes[1:]), along=_keep_apart),
     **dict.fromkeys(
         ("LinearClassifier", "TreeEnsembleClassifier"),
-        Operator(
-            1, _classify, lambda node, dtypes: ("string" if node.attributes.get("classlabels_strings") else "int64", "float32")
-        ),
+        define(1, _classify, lambda node, dtypes: "string" if node.attributes.get("classlabels_strings") else "int64", "float32"),
     ),
-    **dict.fromkeys(("CategoryMapper", "LabelEncoder"), Operator(1, keep, _relabel_types)),
+    **dict.fromkeys(("CategoryMapper", "LabelEncoder"), define(1, keep, _relabel_types)),
     "ArrayFeatureExtractor": define(1, lambda node: [(*(node.shape()[:-1] or (1,)), prod(node.shape(1)))], 0),
     "FeatureVectorizer": define(
         1, lambda node: [(node.shape()[0] if len(node.shape()) > 1 else 1, sum(node.get("inputdimensions")))], "float32"

@@ -6,7 +6,7 @@ Imports no onnx at run time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -66,10 +66,6 @@ class NodeScope:
         if known is None:
             known = self.values[name] = make_unique(self.path + name, self.taken) if self.path else name
         return known
-
-    def pinned(self, pin: str | None) -> NodeScope:
-        """Returns this scope inside a node that is pinned to a device."""
-        return self if pin == self.pin else replace(self, pin=pin)
 
     def opset(self, domain: str, owner: str) -> int:
         """Returns the version that is imported of a domain. Raises: InvalidNetworkError."""

@@ -24,8 +24,8 @@ _LONGEST_TAG, _LONGEST_LENGTH, _LONGEST_VARINT = 5, 5, 10
 _LONGEST_HEADER = _LONGEST_TAG + _LONGEST_VARINT
 # A smaller tensor is protobuf's.
 _SMALLEST_SPLIT = 4096
-# protobuf refuses messages of that size.
-_LARGEST_MODEL = 2**31 - 1
+LARGEST_MODEL = 2**31 - 1
+"""Bytes; protobuf reads and writes no more."""
 
 Field = tuple[int, int, int, int, int]
 """Number, wire type, and the positions of the field, of its content and of the next field."""
@@ -103,7 +103,7 @@ def split_model(file: IO[bytes], held: HeldFile | None = None) -> tuple[bytes, M
     Raises: OSError of the file.
     """
     size = file.seek(0, os.SEEK_END)
-    if not 0 < size <= _LARGEST_MODEL:
+    if not 0 < size <= LARGEST_MODEL:
         return None
     try:
         return _Splitter(file, size, held).split()

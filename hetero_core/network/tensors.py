@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _EXTERNAL = 1
 """onnx.TensorProto.EXTERNAL"""
-_MOST_DIMENSIONS, _MOST_BYTES = 64, 2**63 - 1
-"""The limits of an array of NumPy 2."""
+_MOST_BYTES = 2**63 - 1
+"""The limit of an array of NumPy 2."""
 
 
 def read_tensor(proto: onnx.TensorProto, weights: WeightSource, owner: str, *, raw: RawData | None = None) -> Initializer:
@@ -88,10 +88,10 @@ def _check_shape(dtype: str, shape: tuple[int, ...], owner: str) -> None:
         raise NetworkReadError(f"{owner} has the shape {list(shape)}; expected sizes of 0 or more. Export the model again.")
     bits = bits_of_dtype(dtype)
     nbytes = prod(size for size in shape if size > 0) * (8 if bits is None else max(bits // 8, 1))
-    if len(shape) > _MOST_DIMENSIONS or (0 in shape and nbytes > _MOST_BYTES):
+    if len(shape) > LARGEST_RANK or (0 in shape and nbytes > _MOST_BYTES):
         shown = str(list(shape)) if len(shape) <= 8 else f"{[*shape[:8]]} and {len(shape) - 8} more"
         raise NetworkReadError(
-            f"{owner} has the shape {shown}; an array has at most {_MOST_DIMENSIONS} dimensions, and at most {_MOST_BYTES} "
+            f"{owner} has the shape {shown}; an array has at most {LARGEST_RANK} dimensions, and at most {_MOST_BYTES} "
             "bytes without those of size 0. Export the model again."
         )
 

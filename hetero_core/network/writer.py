@@ -27,6 +27,7 @@ from hetero_core.network.border import BORDER_KEY, NO_BORDER, border_to_json
 from hetero_core.network.graph import EMPTY, Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.scopes import OPSET_DOMAIN, OPSET_KEY, ORIGINAL_NAME_KEY, ORIGINS_KEY, since_version
+from hetero_core.network.splitting import LARGEST_MODEL
 from hetero_core.network.tensors import stored_size, write_tensor, write_type
 from hetero_core.network.types import ValueType, has_known_element
 from hetero_core.network.weights import WeightBuffer
@@ -38,8 +39,6 @@ _ALIGNMENT = 64
 """Bytes; a cache line, as vector loads need it."""
 _SMALLEST_EXTERNAL = 1024
 """Bytes; smaller constants stay in the model, so that shape inference of any tool sees them."""
-_LARGEST_MODEL = 2**31 - 1
-"""Bytes; protobuf reads and writes no more."""
 _LARGEST_INLINE = 2**30
 _ADVICE = "Write it to a file with its weights outside: write_network(network, path, inline_limit=0)."
 
@@ -203,9 +202,9 @@ def network_to_proto(network: Network) -> onnx.ModelProto:
 def network_to_bytes(network: Network) -> bytes:
     """Returns the network as the bytes of an ONNX file. Raises: InvalidNetworkError."""
     size = _weights_size(network)
-    if size > _LARGEST_MODEL:
+    if size > LARGEST_MODEL:
         raise InvalidNetworkError(
-            f"network '{network.name}' has {size} bytes of weights; one ONNX model holds {_LARGEST_MODEL}. {_ADVICE}"
+            f"network '{network.name}' has {size} bytes of weights; one ONNX model holds {LARGEST_MODEL}. {_ADVICE}"
         )
     return _serialize(network_to_proto(network), network)
 
