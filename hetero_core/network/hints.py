@@ -56,18 +56,13 @@ def restore_body_shapes(network: Network, before: Network) -> Network:
 
 
 def _forget_in_bodies(node: Node) -> Node:
-    return node.with_bodies(
-        {
-            key: rebuild_graph(body, tuple(map(_forget_in_bodies, body.nodes)), _forget_types(body, _find_scalars(node, body)))
-            for key, body in node.bodies.items()
-        }
-    )
+    def forget(body: Graph) -> Graph:
+        # ONNX Runtime refuses a Loop whose iteration number and condition are not declared as scalars.
+        numbers = body.inputs[:2] if node.op_type == "Loop" else ()
+        scalars = {spec.name: spec.type for spec in numbers if shape_of(spec.type) == ()}
+        return rebuild_graph(body, tuple(map(_forget_in_bodies, body.nodes)), _forget_types(body, scalars))
 
-
-def _find_scalars(owner: Node, body: Graph) -> dict[str, ValueType]:
-    """Returns the types of a Loop's iteration number and condition that are declared as scalars, without which ORT refuses the Loop."""
-    numbers = body.inputs[:2] if owner.op_type == "Loop" else ()
-    return {spec.name: spec.type for spec in numbers if shape_of(spec.type) == ()}
+    return node.with_bodies({key: forget(body) for key, body in node.bodies.items()})
 
 
 def _forget_types(graph: Graph, known: Mapping[str, ValueType]) -> dict[str, ValueType]:

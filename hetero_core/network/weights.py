@@ -93,12 +93,11 @@ class MappedFile:
 
     def view(self, offset: int, size: int) -> Bytes:
         """Returns `size` bytes at `offset` without a copy. Raises: NetworkReadError."""
-        mapping = self._map
-        if mapping is None and size:
-            mapping = self._map = self._map_file(offset + size)
-        if mapping is None:
+        if not size:
             return np.empty(0, np.uint8)
-        self._check_length(len(mapping), offset + size)
+        mapping = self._map = self._map or self._map_file()
+        if mapping is None or len(mapping) < offset + size:
+            raise NetworkReadError(f"weights file '{self._path}' became shorter since the model was read; read the model again.")
         return np.frombuffer(mapping, np.uint8, size, offset)
 
     def drop_pages(self, offset: int, size: int) -> None:
@@ -108,20 +107,15 @@ class MappedFile:
         if self._map is not None and hasattr(self._map, "madvise") and size:
             self._map.madvise(mmap.MADV_DONTNEED, begin, offset + size - begin)
 
-    def _map_file(self, end: int) -> mmap.mmap:
+    def _map_file(self) -> mmap.mmap | None:
         try:
             # The path was resolved: a link in its place was put there afterwards.
             with io.FileIO(open_unlinked(self._path, os.O_RDONLY)) as file:
-                self._check_length(os.fstat(file.fileno()).st_size, end)
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else None
         except OSError as error:
             raise NetworkReadError(
                 f"cannot read weights from '{self._path}': {error.strerror}. Check the file and who may read it."
             ) from error
-
-    def _check_length(self, length: int, end: int) -> None:
-        if length < end:
-            raise NetworkReadError(f"weights file '{self._path}' became shorter since the model was read; read the model again.")
 
 
 class WeightBuffer:
