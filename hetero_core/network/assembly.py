@@ -167,19 +167,12 @@ def check_single_assignment(graph: Graph) -> None:
 
 def check_everything_is_produced(graph: Graph) -> None:
     """Refuses a value that is read, by a node or as an output, and has no source."""
-    known = {spec.name for spec in graph.inputs} | set(graph.initializers) | set(graph.index_of_producer)
-    for node in graph.nodes:
-        for value in node.reads:
-            if value not in known:
-                raise InvalidNetworkError(
-                    f"node {node.label} reads value '{value}', which nothing produces; the model is incomplete. "
-                    "Connect it, or export the model again."
-                )
-    for spec in graph.outputs:
-        if spec.name not in known:
-            raise InvalidNetworkError(
-                f"output '{spec.name}' is produced by nothing; the model is incomplete. Connect it, or export the model again."
-            )
+    for value in find_free_values(graph):
+        reader = next((node for node in graph.nodes if value in node.reads), None)
+        problem = f"output '{value}' is produced by nothing"
+        if reader is not None:
+            problem = f"node {reader.label} reads value '{value}', which nothing produces"
+        raise InvalidNetworkError(f"{problem}; the model is incomplete. Connect it, or export the model again.")
 
 
 _CONSTANTS: dict[str, tuple[int, Any]] = {

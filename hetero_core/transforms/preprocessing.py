@@ -201,27 +201,21 @@ def _read_bounds(bounds: Mapping[str, tuple[int, int]] | None, purpose: str, lay
     return axes
 
 
-def _find_cropped(shape: Sequence[Dimension], crop: Bounds, where: str) -> tuple[Dimension, ...]:
-    """Returns the shape of the crop; negative numbers count from the end. Raises: InvalidNetworkError if the crop is empty."""
-    sizes = list(shape)
+def _add_crop(chain: Chain, crop: Bounds, where: str) -> None:
+    """Adds a Slice; negative numbers count from the end. Raises: InvalidNetworkError if the crop is empty."""
+    sizes = list(chain.shape)
     for axis, (begin, end) in crop.items():
         size = sizes[axis]
+        sizes[axis] = end - begin if (begin >= 0) == (end > 0) and end > begin else None
         if isinstance(size, int):
-            first, last, _ = slice(begin, end).indices(size)
-            if last <= first or not -size <= begin < size or not -size < end <= size:
+            sizes[axis] = count = len(range(size)[begin:end])
+            if not count or not -size <= begin < size or not -size < end <= size:
                 raise InvalidNetworkError(f"{where}: crop takes {begin} to {end} out of {size} pixels")
-            sizes[axis] = last - first
-        else:
-            sizes[axis] = end - begin if (begin >= 0) == (end > 0) and end > begin else None
-    return tuple(sizes)
-
-
-def _add_crop(chain: Chain, crop: Bounds, where: str) -> None:
     if crop:
         begins, ends = zip(*crop.values(), strict=True)
         named = {"begin": begins, "end": ends, "axes": tuple(crop)}
         bounds = [chain.hold(purpose, np.asarray(numbers, np.int64)) for purpose, numbers in named.items()]
-        chain.add("Slice", *bounds, shape=_find_cropped(chain.shape, crop, where))
+        chain.add("Slice", *bounds, shape=tuple(sizes))
 
 
 def _find_inner(shape: Sequence[Dimension], pad: Bounds, mode: str, where: str) -> tuple[Dimension, ...]:
@@ -232,12 +226,12 @@ def _find_inner(shape: Sequence[Dimension], pad: Bounds, mode: str, where: str) 
     for axis, (before, after) in pad.items():
         size = inner[axis]
         if isinstance(size, int):
-            inner[axis] = size - before - after
-            if size - before - after < 1:
+            inner[axis] = rest = size - before - after
+            if rest < 1:
                 raise InvalidNetworkError(f"{where}: pad has {before} and {after} pixels; the model's axis has {size} in all")
-            if mode == "reflect" and max(before, after) >= size - before - after:
+            if mode == "reflect" and max(before, after) >= rest:
                 raise InvalidNetworkError(
-                    f"{where}: pad mirrors {before} and {after} pixels of {size - before - after}; expected fewer than the image has"
+                    f"{where}: pad mirrors {before} and {after} pixels of {rest}; expected fewer than the image has"
                 )
     return tuple(inner)
 
@@ -385,10 +379,10 @@ def _add_products(chain: Chain, mode: str, axes: tuple[int, int], target: tuple[
     chain.transpose(order)
     dtype = numpy_dtype(chain.dtype)
     weigh = {"area": weigh_area, "bilinear": weigh_bilinear, "cubic": weigh_cubic}[mode]
-    rows = weigh(int(source_sizes[0] or 0), int(target[axes[0]] or 0)).astype(dtype)
-    columns = weigh(int(source_sizes[1] or 0), int(target[axes[1]] or 0)).astype(dtype).T
+    pairs = zip(source_sizes, (target[axis] for axis in axes), strict=True)
+    rows, columns = (weigh(int(size or 0), int(output or 0)).astype(dtype) for size, output in pairs)
     chain.add("MatMul", begins=chain.hold("rows", rows))
-    chain.add("MatMul", chain.hold("columns", columns))
+    chain.add("MatMul", chain.hold("columns", columns.T))
     chain.transpose(tuple(order.index(axis) for axis in range(rank)))
 
 
