@@ -20,11 +20,6 @@ from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType, map_tensor
 from hetero_core.transforms.chains import Chain, splice
 
-_NAMES_TYPE = frozenset(
-    {"Cast", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
-"""Operators with an attribute, `to` or `dtype`, that is the number of an element type."""
-
 
 def convert_precision(network: Network, source: str, target: str) -> Network:
     """Returns the network with values of `source` computed in `target`; its inputs and outputs keep their types.
@@ -99,7 +94,8 @@ def _convert_node(node: Node, graph: Graph, old: str, new: str) -> Node:
 def _convert_attribute(node: Node, key: str, value: Any, old: str, new: str) -> Any:
     if isinstance(value, Graph):
         return _convert_graph(value, old, new)
-    if node.op_type in _NAMES_TYPE and key in ("to", "dtype") and dtype_of_onnx(value) == old:
+    # Cast, Bernoulli, EyeLike, SequenceEmpty, ...: the attribute is the number of an element type, or in Cast-1 its name.
+    if key in ("to", "dtype") and not node.domain and isinstance(value, int | str) and dtype_of_onnx(value) == old:
         return onnx_of_dtype(new) if isinstance(value, int) else spell_dtype(new)
     if isinstance(value, np.ndarray) and value.dtype == numpy_dtype(old):
         return value.astype(numpy_dtype(new))

@@ -330,6 +330,15 @@ def test_half_precision_model_runs_in_single_on_request(core: Core, read: Read, 
     assert core.load_network(single, device).infer({"x": x})["y"].tolist() == expected.tolist()
 
 
+def test_empty_sequence_of_halves_is_made_in_single(core: Core, read: Read) -> None:
+    network = read(
+        "g (float16[2] x) => (float16[2] y) { s = SequenceEmpty<dtype=10>() t = SequenceInsert(s, x) y = ConcatFromSequence<axis=0>(t) }"
+    )
+    single = network.with_precision("FP16", "FP32")
+    assert str(single.types["s"]) == "sequence(float32[...])"
+    assert core.load_network(single, "CPU").infer({"x": np.array([1, 2], np.float16)})["y"].tolist() == [1, 2]
+
+
 def test_precision_other_than_float_is_refused(read: Read) -> None:
     with pytest.raises(InvalidNetworkError, match="network 'g': I8 is no float precision; a network is converted between those"):
         read(OUTPUT).with_precision("FP32", "I8")
