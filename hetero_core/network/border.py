@@ -7,7 +7,8 @@ A part that is cut out of a network has a border of its own, which says nothing 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -160,7 +161,7 @@ def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
     """
     if text == NO_BORDER:
         return EMPTY_BORDER
-    try:
+    with _refusing_damage(f"the '{BORDER_KEY}' of a model", "Remove it, or export the model again"):
         fields = json.loads(text)
         if not isinstance(fields, dict) or set(fields) - {"states", "defaults", "replaceable", "bounds", "layouts"}:
             raise ValueError("it is no object of the known fields")  # the same kind of error for every mistake in a foreign file
@@ -171,10 +172,14 @@ def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
             MappingProxyType({name: (_size(low), _size(high)) for name, (low, high) in fields.get("bounds", {}).items()}),
             MappingProxyType({name: _text(layout) for name, layout in fields.get("layouts", {}).items()}),
         )
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise InvalidNetworkError(
-            f"the '{BORDER_KEY}' of a model cannot be read: {type(error).__name__}: {error}. Remove it, or export the model again."
-        ) from error
+
+
+@contextmanager
+def _refusing_damage(title: str, cure: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise InvalidNetworkError(f"{title} cannot be read: {type(error).__name__}: {error}. {cure}.") from error
 
 
 def pack_border(border: Border) -> bytes:
@@ -185,14 +190,10 @@ def pack_border(border: Border) -> bytes:
 
 def unpack_border(content: bytes) -> Border:
     """Returns the border that `pack_border` wrote. Raises: InvalidNetworkError."""
-    try:
+    with _refusing_damage(f"the '{BORDER_KEY}' of a blob", "Export the network again"):
         fields = json.loads(content)
         defaults = {_text(name): _constant_of_json(row) for name, row in fields["defaults"].items()}
         text = _text(fields["border"])
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise InvalidNetworkError(
-            f"the '{BORDER_KEY}' of a blob cannot be read: {type(error).__name__}: {error}. Export the network again."
-        ) from error
     return border_of_json(text, defaults)
 
 
@@ -310,19 +311,15 @@ def pack_hints(declarations: Declarations, values: Collection[str]) -> bytes:
     """Returns the hints about these values that a run may contradict, as the bytes of a section of a blob; empty if there are none."""
     hints = [declarations.hints[value] for value in values if value in declarations.hints]
     rows = [[hint.value, hint.declared.dtype, hint.declared.shape, hint.source] for hint in hints if hint.may_fail]
-    if not rows:
-        return b""
-    return json.dumps(rows).encode()
+    return json.dumps(rows).encode() if rows else b""
 
 
 def unpack_hints(content: bytes) -> Declarations:
     """Returns the hints that `pack_hints` wrote. Raises: InvalidNetworkError."""
-    try:
-        hints = {}
+    hints = {}
+    with _refusing_damage("the declared shapes in a blob", "Export the network again"):
         for value, dtype, shape, source in json.loads(content):
             declared = type_of_json(["tensor", dtype, shape])
             assert isinstance(declared, TensorType)
             hints[str(value)] = Hint(str(value), declared, TensorType(declared.dtype), str(source))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidNetworkError(f"the declared shapes in a blob cannot be read: {error}. Export the network again.") from error
     return Declarations((), MappingProxyType(hints))
