@@ -65,9 +65,9 @@ def _type_of(x: Any) -> TensorType | None:
 @lru_cache(1024)
 def _infer_bytes(node: Node, input_types: tuple[TensorType | None, ...], values: tuple[tuple[Any, ...] | None, ...]) -> int:
     if not node.since_version:
-        from hetero_core.network.inference import infer_by_rule  # many rules, and asked for only if a limit is set
+        from hetero_core.network.inference import infer_contrib  # many rules, and asked for only if a limit is set
 
-        return sum(map(_count_bytes, infer_by_rule(node, input_types, lambda value: None).values()))
+        return sum(map(_count_bytes, infer_contrib(node, input_types, lambda value: None).values()))
     from hetero_core.network.onnx_types import ask_onnx  # imports onnx
 
     types = {name: known for name, known in zip(node.inputs, input_types, strict=False) if name and known is not None}

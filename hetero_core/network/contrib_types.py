@@ -28,7 +28,6 @@ from hetero_core.network.operators import (
     normalize_layer,
     open_size,
     open_sizes,
-    reading,
     require,
     slide_window,
 )
@@ -55,13 +54,14 @@ def find_operator(node: Node) -> Operator | None:
     return None if operator is None or node.since_version < operator.since else operator
 
 
-def infer_sizes(node: SizedNode) -> Sequence[Shape]:
-    """Returns the shapes of the outputs of a node. Raises: those of `REFUSALS`."""
+def infer_contrib_sizes(node: SizedNode) -> Sequence[Shape]:
+    """Returns the shapes of the outputs of a node of another domain, without unknown sizes. Raises: those of `REFUSALS`."""
     operator = find_operator(node.node)
     if operator is None:
         raise UnknownError(node.node.op_type)
     shapes = operator.sizes(node)
-    require(not any(node.node.outputs[len(shapes) :]))
+    written = [shape for shape, value in zip(shapes, node.node.outputs, strict=False) if value]
+    require(len(written) == len(node.node.writes) and not any(is_unknown(size) for shape in written for size in shape))
     return shapes
 
 
@@ -266,20 +266,20 @@ def _unfold(node: SizedNode) -> Sequence[Shape]:
 
 # The tables.
 
-_SAME = define(0, keep, 0)
+_SAME = define(0, keep(), 0)
 
 _COMMON: dict[str, Operator] = {
-    **dict.fromkeys(("QLinearAdd", "QLinearMul"), define(0, reading(broadcast, 0, 3), 0)),
-    "QLinearWhere": define(0, reading(broadcast, 0, 1, 4), 1),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), define(0, broadcast(0, 3), 0)),
+    "QLinearWhere": define(0, broadcast(0, 1, 4), 1),
     "QLinearConcat": define(0, _concatenate, 1),
-    "QuantizeLinear": define(0, keep, (2, "uint8")),
-    "DequantizeLinear": define(0, keep, 1),
-    "MatMulIntegerToFloat": define(0, multiply, 2),
-    "DynamicQuantizeMatMul": define(0, multiply, "float32"),
-    "MatMulInteger16": define(0, multiply, "int32"),
+    "QuantizeLinear": define(0, keep(), (2, "uint8")),
+    "DequantizeLinear": define(0, keep(), 1),
+    "MatMulIntegerToFloat": define(0, multiply(), 2),
+    "DynamicQuantizeMatMul": define(0, multiply(), "float32"),
+    "MatMulInteger16": define(0, multiply(), "int32"),
     **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), define(0, _multiply_transposed, 1)),
-    "QGemm": define(0, reading(gemm, 0, 3), (8, "float32")),
-    "FusedGemm": define(0, gemm, 0),
+    "QGemm": define(0, gemm(0, 3), (8, "float32")),
+    "FusedGemm": define(0, gemm(0, 1), 0),
     **dict.fromkeys(
         ("MatMulNBits", "MatMulBnb4"),
         define(0, lambda node: [(*node.shape()[:-1], node.get("N" if node.get("transB", 1) else "K"))], 0),
@@ -315,7 +315,7 @@ _COMMON: dict[str, Operator] = {
     "CausalConvWithState": define(0, _convolve_with_state, 0),
     "VarlenCausalConvWithState": define(0, _convolve_packed, 0, 4, 0),
     "LinearAttentionGate": define(0, lambda node: [node.shape(index) for index in (0, 3) if node.has(index)], 0, 3),
-    "EngramGate": define(0, lambda node: [node.shape()] * 2, 0),
+    "EngramGate": define(0, keep(0, 0), 0),
     "NGramHashMapping": define(0, _hash_grams, 0),
     "VarlenNGramHashMapping": define(0, _hash_packed, 0, 0, "int32", 0),
     "MoEGroupRouter": define(0, lambda node: [(prod(node.shape()[:-1]), node.shape(1)[0])] * 3, 0, "float32"),
@@ -339,10 +339,10 @@ _COMMON: dict[str, Operator] = {
     "Unique": define(0, lambda node: [open_sizes(1), node.shape(), open_sizes(1)], 0, "int64"),
     "DynamicTimeWarping": define(0, lambda node: [(2, open_size())], "int32"),
     "WordConvEmbedding": define(0, lambda node: [(*node.shape()[:-1], node.shape(1)[0])], "float32"),
-    "MurmurHash3": define(0, keep, lambda node, dtypes: "uint32" if node.attributes.get("positive", 1) else "int32"),
+    "MurmurHash3": define(0, keep(), lambda node, dtypes: "uint32" if node.attributes.get("positive", 1) else "int32"),
     # How many tokens are appended is known at run time.
     "BifurcationDetector": define(0, lambda node: [open_sizes(1), ()], "int64"),
-    "NGramRepeatBlock": define(0, reading(keep, 1), 1),
+    "NGramRepeatBlock": define(0, keep(1), 1),
 }
 
 _WITHDRAWN = ("Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh")

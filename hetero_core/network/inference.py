@@ -150,7 +150,7 @@ class _Inference:
         """Returns the node, its bodies perhaps with more types, and the types of its outputs that could be learnt."""
         input_types = [state.find_type(value) if value else None for value in node.inputs]
         if node.since_version == 0:
-            return node, self._ask_author(node, input_types) or infer_by_rule(node, input_types, state.read)
+            return node, self._ask_author(node, input_types) or infer_contrib(node, input_types, state.read)
         if self.budget is not None:  # a model that is read: its passes keep the types
             _check_element_types(node, input_types)
         if node.op_type == "If" and not node.domain:
@@ -371,7 +371,7 @@ def refuses_inputs(node: Node, network: Network) -> bool:
     return False
 
 
-def infer_by_rule(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType]:
+def infer_contrib(node: Node, input_types: Sequence[ValueType | None], read: Read) -> dict[str, ValueType]:
     """Returns the types that the rule of an operator gives; element types alone if it cannot tell the sizes."""
     return apply_rule(node, input_types, read) or _apply_type_rule(node, input_types)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, zip_longest
 from math import floor, prod
 from typing import Any, NoReturn
@@ -246,9 +246,14 @@ def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
     return None
 
 
-def reading(rule: Rule, *positions: int) -> Rule:
-    """Returns the rule for a node that has the operands of another operator at these inputs."""
-    return lambda node: rule(replace(node, shapes=[node.shape(position) for position in positions]))
+def infer_sizes(node: SizedNode) -> Sequence[Shape]:
+    """Returns the shapes of the outputs of a node. Raises: those of `REFUSALS`."""
+    operator = OPERATORS.get(node.node.op_type) if node.node.domain in STANDARD_DOMAINS else None
+    if operator is None or node.node.since_version < operator.since:
+        raise UnknownError(node.node.op_type)
+    shapes = operator.sizes(node)
+    require(not any(node.node.outputs[len(shapes) :]))
+    return shapes
 
 
 def require(condition: bool) -> None:
@@ -314,9 +319,9 @@ def _meet(size: Any, other: Any) -> Any:
 # Element by element.
 
 
-def keep(node: SizedNode) -> Sequence[Shape]:
-    """An output with the shape of the first input."""
-    return [node.shape()]
+def keep(*positions: int) -> Rule:
+    """Returns the rule of outputs with the shapes of these inputs, by default an output with that of the first."""
+    return lambda node: [node.shape(position) for position in positions or (0,)]
 
 
 def _keep_along(node: SizedNode) -> Sequence[Shape]:
@@ -355,9 +360,9 @@ def _drop_out(node: SizedNode) -> Sequence[Shape]:
     return [shape, shape]
 
 
-def broadcast(node: SizedNode) -> Sequence[Shape]:
-    """An output to which the inputs broadcast."""
-    return [broadcast_sizes(*map(node.shape, range(len(node.shapes))))]
+def broadcast(*operands: int) -> Rule:
+    """Returns the rule of an output to which these inputs broadcast, by default all."""
+    return lambda node: [broadcast_sizes(*(node.shape(index) for index in operands or range(len(node.shapes))))]
 
 
 # Products and windows.
@@ -371,9 +376,9 @@ def multiply_shapes(left: Shape, right: Shape) -> Shape:
     return (*broadcast_sizes(left[:-2], right[:-2]), *rows, *columns)
 
 
-def multiply(node: SizedNode) -> Sequence[Shape]:
-    """A product of the first two inputs."""
-    return [multiply_shapes(node.shape(0), node.shape(1))]
+def multiply(first: int = 0, second: int = 1) -> Rule:
+    """Returns the rule of products of these inputs."""
+    return lambda node: [multiply_shapes(node.shape(first), node.shape(second))]
 
 
 def read_equation(node: Node) -> tuple[tuple[str, ...], str]:
@@ -396,22 +401,31 @@ def _contract(node: SizedNode) -> Sequence[Shape]:
     return [tuple(sizes[letter][0] for letter in output)]
 
 
-def gemm(node: SizedNode) -> Sequence[Shape]:
-    """A product of matrices, each perhaps transposed."""
-    left, right = node.shape(0), node.shape(1)
-    require(len(left) == len(right) == 2)
-    rows, inner = left[::-1] if node.get("transA", 0) else left
-    other, columns = right[::-1] if node.get("transB", 0) else right
-    require(may_agree(inner, other))
-    return [(rows, columns)]
+def gemm(first: int = 0, second: int = 1) -> Rule:
+    """Returns the rule of products of matrices, each perhaps transposed."""
+
+    def rule(node: SizedNode) -> Sequence[Shape]:
+        left, right = node.shape(first), node.shape(second)
+        require(len(left) == len(right) == 2)
+        rows, inner = left[::-1] if node.get("transA", 0) else left
+        other, columns = right[::-1] if node.get("transB", 0) else right
+        require(may_agree(inner, other))
+        return [(rows, columns)]
+
+    return rule
 
 
-def _convolve(node: SizedNode) -> Sequence[Shape]:
-    shape, weight = node.shape(0), node.shape(1)
-    require(len(shape) == len(weight) >= 3 and may_agree(shape[1], weight[1] * node.get("group", 1)))
-    kernel = node.get("kernel_shape") or weight[2:]
-    require(all(map(may_agree, kernel, weight[2:])))
-    return [(shape[0], weight[0], *slide_window(node, shape[2:], kernel))]
+def _convolve(first: int = 0, second: int = 1) -> Rule:
+    """Returns the rule of convolutions of these inputs, image and filters."""
+
+    def rule(node: SizedNode) -> Sequence[Shape]:
+        shape, weight = node.shape(first), node.shape(second)
+        require(len(shape) == len(weight) >= 3 and may_agree(shape[1], weight[1] * node.get("group", 1)))
+        kernel = node.get("kernel_shape") or weight[2:]
+        require(all(map(may_agree, kernel, weight[2:])))
+        return [(shape[0], weight[0], *slide_window(node, shape[2:], kernel))]
+
+    return rule
 
 
 def _pool(node: SizedNode) -> Sequence[Shape]:
@@ -757,6 +771,11 @@ def _mark_ones(node: SizedNode) -> Sequence[Shape]:
 # Shapes, and values made from shapes.
 
 
+def read_part(node: Node) -> slice:
+    """Returns which sizes `Shape` gives."""
+    return slice(int(node.attributes.get("start", 0)), node.attributes.get("end"))
+
+
 def _range(node: SizedNode) -> Sequence[Shape]:
     numbers = (node.number(index) for index in range(3))
     begin, end, step = (int(number) if type(number) is float and number.is_integer() else number for number in numbers)
@@ -935,25 +954,27 @@ _LABEL_TYPES = {"values_strings": "string", "values_int64s": "int64", "values_fl
 _CLASS_LABELS = ("classlabels_int64s", "classlabels_ints", "classlabels_strings")
 
 OPERATORS: Mapping[str, Operator] = {
-    **{name: define(since, keep, 0, along=_keep_apart) for since, names in _KEPT_SINCE.items() for name in names.split()},
+    **{name: define(since, keep(), 0, along=_keep_apart) for since, names in _KEPT_SINCE.items() for name in names.split()},
     **dict.fromkeys(
         ("Binarizer", "Imputer", "MeanVarianceNormalization", "ReverseSequence", "ScatterElements", "ScatterND", "Trilu"),
-        define(1, keep, 0),
+        define(1, keep(), 0),
     ),
-    **dict.fromkeys(("GroupNormalization", "LRN"), define(1, keep, 0, along=_along_all_but_first)),
-    "CumSum": define(1, keep, 0, along=lambda node: [[int(node.number(1)) % len(node.shape())]]),
-    "Hardmax": define(1, keep, 0, along=_along_softmax),
-    "LpNormalization": define(1, keep, 0, along=_along_axis(-1)),
-    **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, keep, "bool", along=_keep_apart)),
-    "CastLike": define(15, keep, 1),
-    "DequantizeLinear": define(10, keep, _dequantize_types, along=_along_scales),
-    **dict.fromkeys(("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"), define(1, keep, ("@dtype", 0))),
-    "QuantizeLinear": define(10, keep, (2, "@output_dtype", "uint8"), along=_along_scales),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), define(7, broadcast, _alike, along=_keep_apart)),
-    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), define(8, broadcast, _alike, along=_keep_apart)),
-    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), define(7, broadcast, _compared, along=_keep_apart)),
-    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), define(12, broadcast, _compared, along=_keep_apart)),
-    **dict.fromkeys(("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), define(10, broadcast, _alike, along=_keep_apart)),
+    **dict.fromkeys(("GroupNormalization", "LRN"), define(1, keep(), 0, along=_along_all_but_first)),
+    "CumSum": define(1, keep(), 0, along=lambda node: [[int(node.number(1)) % len(node.shape())]]),
+    "Hardmax": define(1, keep(), 0, along=_along_softmax),
+    "LpNormalization": define(1, keep(), 0, along=_along_axis(-1)),
+    **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, keep(), "bool", along=_keep_apart)),
+    "CastLike": define(15, keep(), 1),
+    "DequantizeLinear": define(10, keep(), _dequantize_types, along=_along_scales),
+    **dict.fromkeys(("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"), define(1, keep(), ("@dtype", 0))),
+    "QuantizeLinear": define(10, keep(), (2, "@output_dtype", "uint8"), along=_along_scales),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), define(7, broadcast(), _alike, along=_keep_apart)),
+    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), define(8, broadcast(), _alike, along=_keep_apart)),
+    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), define(7, broadcast(), _compared, along=_keep_apart)),
+    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), define(12, broadcast(), _compared, along=_keep_apart)),
+    **dict.fromkeys(
+        ("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), define(10, broadcast(), _alike, along=_keep_apart)
+    ),
     **dict.fromkeys(("Softmax", "LogSoftmax"), define(1, _keep_along, 0, along=_along_softmax)),
     **{f"Reduce{name}": define(1, _reduce, 0, along=_along_listed) for name in _REDUCTIONS},
     **dict.fromkeys(
@@ -974,15 +995,15 @@ OPERATORS: Mapping[str, Operator] = {
     "Attention": define(23, _attend, 0, 1, 2),
     "AveragePool": define(1, _pool, 0, along=_along_all_but_first),
     "BatchNormalization": define(7, _normalize_channels, 0, along=_along_all_but_first),
-    "Cast": define(6, keep, "@to", along=_keep_apart),
+    "Cast": define(6, keep(), "@to", along=_keep_apart),
     "Concat": define(4, _concatenate, _alike, along=_keep_apart),
     "ConstantOfShape": define(
         9,
         lambda node: [tuple(node.numbers(0) or ())],
         lambda node, dtypes: dtype_of_numpy(node.attributes["value"].dtype) if "value" in node.attributes else "float32",
     ),
-    "Conv": define(1, _convolve, 0, along=_along_all_but_first),
-    "ConvInteger": define(10, _convolve, "int32", along=_along_all_but_first),
+    "Conv": define(1, _convolve(), 0, along=_along_all_but_first),
+    "ConvInteger": define(10, _convolve(), "int32", along=_along_all_but_first),
     "ConvTranspose": define(1, _convolve_transposed, 0, along=_along_all_but_first),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), define(1, _move_depth, 0, along=_along_all_but_first)),
     "Dropout": define(7, _drop_out, 0, "bool", along=_keep_apart),
@@ -995,27 +1016,27 @@ OPERATORS: Mapping[str, Operator] = {
     ),
     "GatherElements": define(11, lambda node: [node.shape(1)], 0),
     "GatherND": define(11, _gather_slices, 0),
-    "Gemm": define(7, gemm, _paired, along=_along_products),
+    "Gemm": define(7, gemm(), _paired, along=_along_products),
     "GridSample": define(16, lambda node: [(*node.shape(0)[:2], *node.shape(1)[1:-1])], 0),
     "InstanceNormalization": define(6, _normalize_channels, 0, along=_along_all_but_first),
     "LpPool": define(2, _pool, 0, along=_along_all_but_first),
     "LayerNormalization": define(17, normalize_layer, 0, "float32", along=_along_axes_from(-1)),
-    "MatMul": define(1, multiply, _paired, along=_along_products),
-    "MatMulInteger": define(10, multiply, "int32", along=_along_products),
+    "MatMul": define(1, multiply(), _paired, along=_along_products),
+    "MatMulInteger": define(10, multiply(), "int32", along=_along_products),
     # The indices of MaxPool count through the whole input.
     "MaxPool": define(1, _pool, 0, "int64", along=lambda node: [range(0 if len(node.node.writes) > 1 else 1, len(node.shape()))]),
     "OneHot": define(9, _mark_ones, 2),
-    "MultiplyAdd": define(0, broadcast, 0),
-    **dict.fromkeys(("PRelu", "Pow"), define(7, broadcast, 0, along=_keep_apart)),
+    "MultiplyAdd": define(0, broadcast(), 0),
+    **dict.fromkeys(("PRelu", "Pow"), define(7, broadcast(), 0, along=_keep_apart)),
     "Pad": define(2, _pad, 0, along=_along_pads),
-    "QLinearConv": define(10, reading(_convolve, 0, 3), 7, along=_along_all_but_first),
-    "QLinearMatMul": define(10, reading(multiply, 0, 3), 7),
+    "QLinearConv": define(10, _convolve(0, 3), 7, along=_along_all_but_first),
+    "QLinearMatMul": define(10, multiply(0, 3), 7),
     "RMSNormalization": define(23, _normalize_root, 0, along=_along_axes_from(-1)),
     "Range": define(11, _range, 0),
     "Reshape": define(5, _reshape, 0, along=_along_all_but_first),
     "Resize": define(10, _resize, 0, along=lambda node: [()]),
     "SimplifiedLayerNormalization": define(0, normalize_layer, 1, "float32"),
-    "Shape": define(1, lambda node: [(len(node.shape()[node.get("start", 0) : node.get("end")]),)], "int64"),
+    "Shape": define(1, lambda node: [(len(node.shape()[read_part(node.node)]),)], "int64"),
     "Size": define(1, lambda node: [()], "int64"),
     "Slice": define(1, _slice, 0, along=_along_slices),
     "Split": define(2, _split, 0, along=_along_axis(0)),
@@ -1025,12 +1046,12 @@ OPERATORS: Mapping[str, Operator] = {
     "Transpose": define(1, _transpose, 0, along=_keep_apart),
     "Unsqueeze": define(1, _unsqueeze, 0, along=_keep_apart),
     "Upsample": define(7, _resize, 0, along=lambda node: [()]),
-    "Where": define(9, broadcast, lambda node, dtypes: _single(dtypes[1:]), along=_keep_apart),
+    "Where": define(9, broadcast(), lambda node, dtypes: _single(dtypes[1:]), along=_keep_apart),
     **dict.fromkeys(
         ("LinearClassifier", "TreeEnsembleClassifier"),
         define(1, _classify, lambda node, dtypes: "string" if node.attributes.get("classlabels_strings") else "int64", "float32"),
     ),
-    **dict.fromkeys(("CategoryMapper", "LabelEncoder"), define(1, keep, _relabel_types)),
+    **dict.fromkeys(("CategoryMapper", "LabelEncoder"), define(1, keep(), _relabel_types)),
     "ArrayFeatureExtractor": define(1, lambda node: [(*(node.shape()[:-1] or (1,)), prod(node.shape(1)))], 0),
     "FeatureVectorizer": define(
         1, lambda node: [(node.shape()[0] if len(node.shape()) > 1 else 1, sum(node.get("inputdimensions")))], "float32"
@@ -1040,7 +1061,7 @@ OPERATORS: Mapping[str, Operator] = {
         1, lambda node: [(*node.shape(), len(node.get("cats_int64s", ()) or node.get("cats_strings", ())))], "float32"
     ),
     **dict.fromkeys(("LinearRegressor", "SVMRegressor"), define(1, _score("targets"), "float32")),
-    **dict.fromkeys(("Normalizer", "Scaler"), define(1, keep, "float32")),
+    **dict.fromkeys(("Normalizer", "Scaler"), define(1, keep(), "float32")),
     "TreeEnsemble": define(5, _score("n_targets"), 0),
     "TreeEnsembleRegressor": define(1, _score("n_targets"), "float32"),
 }

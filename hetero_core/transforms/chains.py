@@ -18,7 +18,7 @@ from hetero_core.dtypes import FLOAT_DTYPES, INTEGER_DTYPES, bits_of_dtype, onnx
 from hetero_core.errors import InvalidNetworkError, word_missing
 from hetero_core.network.border import LAYOUT_OF_RANK, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Network, Node
-from hetero_core.network.inference import infer_by_rule, infer_types, read_numbers
+from hetero_core.network.inference import infer_contrib, infer_types, read_numbers
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames, rename_values
 from hetero_core.network.scopes import since_version
@@ -103,7 +103,7 @@ class Chain:
         name = self._names.node(f"{self._base}/{op_type.lower()}")
         inputs = (begins, self.value, *more) if begins else (self.value, *more)
         node = Node(name, op_type, inputs, (value,), "", opset, since_version(op_type, "", opset), attributes)
-        inferred = infer_by_rule(node, [self.types.get(each) for each in inputs], partial(read_numbers, self.initializers))[value]
+        inferred = infer_contrib(node, [self.types.get(each) for each in inputs], partial(read_numbers, self.initializers))[value]
         assert isinstance(inferred, TensorType)
         self.nodes.append(node)
         self.types[value] = inferred if shape is None else TensorType(inferred.dtype, shape)

@@ -26,6 +26,13 @@ class AnyValue:
 
 
 @dataclass(frozen=True, slots=True)
+class Constant:
+    """A float32 constant of any shape."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class ConstantNumber:
     """A constant of this number; if it is None, any number matches and is stored under the name."""
 
@@ -53,7 +60,7 @@ class OneOf:
 
 
 Accepts = Callable[[Network, Node], bool]
-Pattern = AnyValue | ConstantNumber | Op | OneOf
+Pattern = AnyValue | Constant | ConstantNumber | Op | OneOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +177,10 @@ def _match(network: Network, pattern: Pattern, value: str, match: Found) -> Iter
     if isinstance(pattern, OneOf):
         for choice in pattern.patterns:
             yield from _match(network, choice, value, match)
-    elif isinstance(pattern, AnyValue):
-        if match.values.get(pattern.name, value) == value:
+    elif isinstance(pattern, AnyValue | Constant):
+        constant = network.initializers.get(value)
+        is_fit = isinstance(pattern, AnyValue) or (constant is not None and constant.dtype == "float32")
+        if is_fit and match.values.get(pattern.name, value) == value:
             yield Found({**match.values, pattern.name: value}, match.numbers, match.nodes)
     elif isinstance(pattern, ConstantNumber):
         number = read_number(network, value)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import partial
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType
 from hetero_core.transforms.matching import (
     AnyValue,
+    Constant,
     ConstantNumber,
     Found,
     Op,
@@ -23,7 +23,7 @@ from hetero_core.transforms.matching import (
     read_shape,
 )
 
-_X, _SCALE, _BIAS = AnyValue("x"), AnyValue("scale"), AnyValue("bias")
+_X, _SCALE, _BIAS = AnyValue("x"), Constant("scale"), Constant("bias")
 
 
 def _reduces_last_axis(network: Network, node: Node) -> bool:
@@ -74,14 +74,13 @@ def fuse_rms_normalization(network: Network) -> Network:
 
 
 def _build_normalization(op_type: str, since: int, network: Network, match: Found, node: Node) -> Node | None:
-    """Returns the node if scale and bias are constants with a number for each element of the last axis."""
+    """Returns the node if scale and bias have a number for each element of the last axis."""
     parameters = tuple(match.values[name] for name in ("scale", "bias") if name in match.values)
     shape = read_shape(network, match.values["x"])
     output_shape = read_shape(network, node.writes[0])
     if not shape or output_shape is None or len(output_shape) != len(shape):
         return None
-    constants = [network.initializers.get(name) for name in parameters]
-    if any(constant is None or constant.type != TensorType("float32", shape[-1:]) for constant in constants):
+    if any(network.initializers[name].shape != shape[-1:] for name in parameters):
         return None
     attributes = {"axis": -1, "epsilon": match.numbers["epsilon"]}
     return Node(node.name, op_type, (match.values["x"], *parameters), node.outputs, "", since, since, attributes)

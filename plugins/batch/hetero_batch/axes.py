@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from hetero_core.network.contrib_types import infer_sizes
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.operators import OPERATORS, REFUSALS, Operator, SizedNode, is_unknown, open_size
+from hetero_core.network.operators import OPERATORS, REFUSALS, Operator, SizedNode, infer_sizes, is_unknown, open_size
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.transforms.reshaping import free_batch
 

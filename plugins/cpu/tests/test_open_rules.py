@@ -16,9 +16,8 @@ from hetero_tests.fixed_plans import evaluate_atoms
 from onnx import TensorProto
 
 from hetero_core.errors import HeteroError
-from hetero_core.network.contrib_types import infer_sizes
 from hetero_core.network.graph import Node
-from hetero_core.network.operators import OPERATORS, REFUSALS, SizedNode
+from hetero_core.network.operators import OPERATORS, REFUSALS, SizedNode, infer_sizes
 from hetero_core.network.reader import assemble_network
 from hetero_core.network.weights import WeightFiles
 

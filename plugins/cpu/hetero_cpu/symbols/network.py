@@ -13,11 +13,11 @@ import numpy as np
 
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
-from hetero_core.network.contrib_types import infer_sizes
+from hetero_core.network.contrib_types import infer_contrib_sizes
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.known_values import compute_elements, computes_shapes
-from hetero_core.network.operators import REFUSALS, Shape, SizedNode, UnknownError, is_unknown, require
+from hetero_core.network.operators import REFUSALS, STANDARD_DOMAINS, Shape, SizedNode, UnknownError, infer_sizes
 from hetero_core.network.types import TensorType, ValueSpec, ValueType, sizes_of
 from hetero_cpu.symbols.evaluation import Signature
 from hetero_cpu.symbols.sizes import NotOpenError, Scope, is_open, value_of
@@ -98,10 +98,9 @@ class OpenShapes:
         try:
             if node.bodies or (len(node.writes) > 1 and node.op_type in _WITH_INDICES):
                 raise UnknownError(node.op_type)
+            infer = infer_sizes if node.domain in STANDARD_DOMAINS else infer_contrib_sizes
             is_map = find_map_types(node, self.network) is not None
-            shapes: Sequence[Shape | None] = () if is_map else infer_sizes(self._view(node))
-            written = [shape or () for value, shape in zip(node.outputs, shapes, strict=False) if value]
-            require(not any(is_unknown(size) for shape in written for size in shape))
+            shapes: Sequence[Shape | None] = () if is_map else infer(self._view(node))
         except REFUSALS:
             shapes = self._pin_node(node)
         self.shapes.update(
