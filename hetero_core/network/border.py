@@ -61,13 +61,12 @@ class InputInfo:
     """The description of an input as the user has it, so that the network can convert it; fields that are None change nothing.
 
     `precision` ("U8", "FP32", or an ONNX name), `layout` ("NHWC": the order of the axes, a letter each) and `shape` (in that
-    layout)
-    describe the user's arrays. `color` converts colors ("BGR->RGB"). `crop` maps axes ("H", "W") to begin and end of the part that is
-    used. `resize` ("nearest", "bilinear", "cubic", "area") scales this part to the height and width of the model. `pad` maps axes to the
-    numbers of pixels before and after, which are part of the model's size: of value `pad_value`, or with `pad_mode` "reflect" the image
-    mirrored at its outermost pixels. `mean` and `scale` compute (x - mean) / scale with a single number, or a number for each channel;
-    `mean` may be an image in the model's layout. `model_layout` is the
-    model's own order of axes.
+    layout) describe the user's arrays. `color` converts colors ("BGR->RGB"). `crop` maps axes ("H", "W") to begin and end of the
+    part that is used. `resize` ("nearest", "bilinear", "cubic", "area") scales this part to the height and width of the model.
+    `pad` maps axes to the numbers of pixels before and after, which are part of the model's size: of value `pad_value`, or with
+    `pad_mode` "reflect" the image mirrored at its outermost pixels. `mean` and `scale` compute (x - mean) / scale with a single
+    number, or a number for each channel; `mean` may be an image in the model's layout. `model_layout` is the model's own order of
+    axes.
     """
 
     precision: str | None = None

@@ -1,9 +1,8 @@
 """The table of ONNX's operators: the sizes and the element types of their outputs, by ONNX's text.
 
-A rule of sizes is a function of the sizes of the inputs. A size is an integer, an `OpenSize`, or a symbol of a device: any object with
-integer arithmetic and comparisons. So the same rule serves the types of a network at read, a network of fixed sizes, and a plan
-for a
-class of sizes. A rule checks plain numbers, and raises `UnknownError` if it cannot tell a shape, or if onnx may see an
+A rule of sizes is a function of the sizes of the inputs. A size is an integer, an `OpenSize`, or a symbol of a device: any object
+with integer arithmetic and comparisons. So the same rule serves the types of a network at read, a network of fixed sizes, and a
+plan for a class of sizes. A rule checks plain numbers, and raises `UnknownError` if it cannot tell a shape, or if onnx may see an
 error in the node; then onnx is asked, or the sizes of an example hold. Imports nothing heavy.
 """
 

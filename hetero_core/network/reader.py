@@ -51,8 +51,7 @@ def read_network(
     `ReadLimits()` by default.
 
     Raises: NetworkNotFoundError, NetworkReadError for a source that is no ONNX model; ReadLimitError for a model that takes too
-    much to read;
-    InvalidNetworkError for a model that is no valid network; AffinityError for a pin without a device.
+    much to read; InvalidNetworkError for a model that is no valid network; AffinityError for a pin without a device.
     """
     folder = None if base is None else os.fspath(base)
     if folder is not None:

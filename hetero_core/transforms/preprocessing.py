@@ -1,8 +1,7 @@
 """Preprocessing of an input as nodes of the network, in front of the model: color, crop, layout, precision, resize, pad, mean, scale.
 
-In this order, which is that of the Inference Engine's own preprocessing; its nodes stand in front of all other nodes, so that
-every device
-runs them, a split may place them and a device may fuse them. Formula: y = (pad(resize(crop(x))) - mean) / scale.
+In this order, which is that of the Inference Engine's own preprocessing; its nodes stand in front of all other nodes, so that every
+device runs them, a split may place them and a device may fuse them. Formula: y = (pad(resize(crop(x))) - mean) / scale.
 """
 
 from __future__ import annotations
