@@ -1,9 +1,8 @@
 """Types of all values: the declared types, merged with the inferred types.
 
-Each node is asked in order: by the rule of its operator (`operators`, `contrib_types`), by the author of a custom operator, or,
-without a
-rule or if the rule cannot tell, by onnx, which sees this node alone (`onnx_types`). So onnx is not imported for a network whose operators
-have rules. Known elements of shapes are followed, also sizes that have only a name. A known type never becomes less known.
+Each node is asked in order: by the rule of its operator (`operators`, `contrib_types`), by the author of a custom operator, or, without
+a rule or if the rule cannot tell, by onnx, which sees this node alone (`onnx_types`). So onnx is not imported for a network whose
+operators have rules. Known elements of shapes are followed, also sizes that have only a name. A known type never becomes less known.
 """
 
 from __future__ import annotations
@@ -180,9 +179,7 @@ class _Inference:
         return node, types or {}
 
     def _ask_author(self, node: Node, input_types: Sequence[ValueType | None]) -> dict[str, ValueType]:
-        if self.custom_types is None:
-            return {}
-        answer = self.custom_types(node, tuple(input_types))
+        answer = None if self.custom_types is None else self.custom_types(node, tuple(input_types))
         if answer is None:
             return {}
         if len(answer) > len(node.outputs):
@@ -190,7 +187,7 @@ class _Inference:
                 f"infer_types of the operator of node {node.label} gave {len(answer)} types; the node has {len(node.outputs)} "
                 "outputs. Return one type for each output."
             )
-        return {value: answer[index] for index, value in enumerate(node.outputs[: len(answer)]) if value}
+        return {value: value_type for value, value_type in zip(node.outputs, answer, strict=False) if value}
 
 
 @dataclass(slots=True, eq=False)
@@ -297,13 +294,7 @@ def merge_into(graph: Graph, types: dict[str, ValueType], name: str, inferred: V
 
 def _unite_branches(node: Node) -> dict[str, ValueType]:
     """Returns the types of the outputs of an `If`, as far as both branches state them."""
-    branches = [
-        [
-            body.initializers[spec.name].type if spec.name in body.initializers else body.types.get(spec.name, spec.type)
-            for spec in body.outputs
-        ]
-        for body in node.bodies.values()
-    ]
+    branches = [[body.types.get(spec.name, spec.type) for spec in body.outputs] for body in node.bodies.values()]
     united = map(unite_types, *branches) if len(branches) == 2 else ()
     return {name: value_type for name, value_type in zip(node.outputs, united, strict=False) if name}
 

@@ -272,16 +272,11 @@ FLOATS, INTS, STRINGS, TENSORS, GRAPHS = 6, 7, 8, 9, 10
 SPARSE_TENSOR, SPARSE_TENSORS, TYPE_PROTO, TYPE_PROTOS = 11, 12, 13, 14
 LISTS = frozenset((FLOATS, INTS, STRINGS, TENSORS, TYPE_PROTOS))
 
-_ELEMENTS = ("floats", "integers", "strings", "tensors", "graphs")
-KIND_NAMES = dict(
-    enumerate(
-        (
-            *("a float", "an integer", "a string", "a tensor", "a graph", *(f"a list of {each}" for each in _ELEMENTS)),
-            *("a sparse tensor", "a list of sparse tensors", "a type", "a list of types"),
-        ),
-        1,
-    )
+_NAMES = (
+    *("a float", "an integer", "a string", "a tensor", "a graph", "a list of floats", "a list of integers", "a list of strings"),
+    *("a list of tensors", "a list of graphs", "a sparse tensor", "a list of sparse tensors", "a type", "a list of types"),
 )
+KIND_NAMES = dict(enumerate(_NAMES, 1))
 _TYPES = (TensorType, SequenceType, OptionalType, MapType)
 
 _PLAIN: dict[int, Callable[[onnx.AttributeProto], Any]] = {
