@@ -49,8 +49,8 @@ class Chain:
     def __init__(self, network: Network, names: FreshNames, *, base: str, value: str, value_type: TensorType) -> None:
         self._network = network
         self._names = names
-        self._base = base
-        self.value = value
+        self.base = base
+        self.begin = self.value = value
         self.nodes: list[Node] = []
         self.types: dict[str, TensorType] = {value: value_type}
         self.initializers: dict[str, Initializer] = {}
@@ -81,7 +81,7 @@ class Chain:
 
     def hold(self, purpose: str, array: np.ndarray[Any, Any]) -> str:
         """Returns the name of a new constant."""
-        name = self._names.value(f"{self._base}/{purpose}")
+        name = self._names.value(f"{self.base}/{purpose}")
         self.initializers[name] = constant = Initializer.of_array(array)
         self.types[name] = constant.type
         return name
@@ -99,8 +99,8 @@ class Chain:
         `begins` is read before the last value: the first operand of an operator that does not commute.
         """
         opset = max(self.opset, _FIRST_OPSET[op_type])
-        value = self._names.value(f"{self._base}/{op_type.lower()}")
-        name = self._names.node(f"{self._base}/{op_type.lower()}")
+        value = self._names.value(f"{self.base}/{op_type.lower()}")
+        name = self._names.node(f"{self.base}/{op_type.lower()}")
         inputs = (begins, self.value, *more) if begins else (self.value, *more)
         node = Node(name, op_type, inputs, (value,), "", opset, since_version(op_type, "", opset), attributes)
         inferred = infer_contrib(node, [self.types.get(each) for each in inputs], partial(read_numbers, self.initializers))[value]
@@ -130,8 +130,12 @@ class Chain:
         self.value = name
 
 
-def splice(network: Network, names: Mapping[str, str], before: Sequence[Chain], after: Sequence[Chain], **fields: Any) -> Network:
-    """Returns the network with values renamed, chains in front of and behind its nodes, and these fields; types are inferred again."""
+def splice(network: Network, before: Sequence[Chain], after: Sequence[Chain], **fields: Any) -> Network:
+    """Returns the network with chains in front of and behind its nodes, and these fields; types are inferred again.
+
+    The nodes between read and make the inner ends of the chains in place of the values that give the chains their names.
+    """
+    names = {**{chain.base: chain.value for chain in before}, **{chain.base: chain.begin for chain in after}}
     changed = rename_values(network, names)
     types: dict[str, ValueType] = dict(changed.types)
     initializers = dict(changed.initializers)

@@ -82,42 +82,31 @@ def _convert_outputs(network: Network, outputs: Mapping[str, OutputInfo]) -> Net
     specs = {spec.name: spec for spec in network.outputs}
     require_names(network, "output", outputs, specs)
     layouts = dict(network.border.layouts)
-    renamed: dict[str, str] = {}
     chains: list[Chain] = []
     for name, info in outputs.items():
         where = f"output '{name}' of network '{network.name}'"
-        inner = names.value(f"{name}/model")
-        chain, layout = _describe_steps(network, specs[name], info, inner, names, where)
+        chain, layout = _describe_steps(network, specs[name], info, names, where)
         if layout:
             layouts[name] = layout
         if not chain.nodes:
             continue
         if name in network.index_of_input or any(state.output == name for state in network.border.states):
             raise InvalidNetworkError(f"{where} is an input or a state, too, whose form is the model's; it cannot be converted")
-        renamed[name] = inner
         chain.rename_end(name)
         specs[name] = ValueSpec(name, chain.type)
         chains.append(chain)
-    return splice(
-        drop_hints(network) if chains else network,
-        renamed,
-        [],
-        chains,
-        outputs=tuple(specs.values()),
-        border=replace(network.border, layouts=MappingProxyType(layouts)),
-    )
+    border = replace(network.border, layouts=MappingProxyType(layouts))
+    return splice(drop_hints(network) if chains else network, [], chains, outputs=tuple(specs.values()), border=border)
 
 
-def _describe_steps(
-    network: Network, spec: ValueSpec, info: OutputInfo, inner: str, names: FreshNames, where: str
-) -> tuple[Chain, str]:
+def _describe_steps(network: Network, spec: ValueSpec, info: OutputInfo, names: FreshNames, where: str) -> tuple[Chain, str]:
     """Returns the steps from the model's output to the requested output, and the layout of the result."""
     if not isinstance(spec.type, TensorType) or spec.type.dtype is None:
         raise InvalidNetworkError(f"{where}: expected a tensor of a known element type to describe, it is {spec.type}")
     hint = network.declarations.hints.get(spec.name)
     # Types that follow from a merely declared shape are inferred again, from proved shapes.
     value_type = spec.type if hint is None else TensorType(spec.type.dtype)
-    chain = Chain(network, names, base=spec.name, value=inner, value_type=value_type)
+    chain = Chain(network, names, base=spec.name, value=names.value(f"{spec.name}/model"), value_type=value_type)
     layout = network.border.layouts.get(spec.name, "")
     if info.layout is not None or info.model_layout is not None:
         source = find_model_layout(spec, layout or None, info.model_layout, where)

@@ -17,7 +17,7 @@ from hetero_core.network.border import dtype_of_precision, precision_of_dtype
 from hetero_core.network.graph import EMPTY, Graph, GraphLike, Network, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueType, map_tensor
+from hetero_core.network.types import TensorType, ValueSpec, map_tensor
 from hetero_core.transforms.chains import Chain, splice
 
 
@@ -36,26 +36,18 @@ def convert_precision(network: Network, source: str, target: str) -> Network:
     if old == new:
         return network
     names = FreshNames(network)
+
+    def cast(spec: ValueSpec, value: str, source: str, result: str, target: str) -> Chain:
+        chain = Chain(network, names, base=spec.name, value=value, value_type=TensorType(source, spec.shape))
+        chain.cast(target)
+        chain.rename_end(result)
+        return chain
+
     inputs = [spec for spec in network.inputs if spec.dtype == old]
-    outputs = [spec for spec in network.outputs if spec.dtype == old]
-    renamed = {spec.name: names.value(f"{spec.name}/{new}") for spec in (*inputs, *outputs)}
-    changed = _convert_graph(network, old, new)
-    chains = [_cast(network, names, spec.name, spec.name, spec.type, renamed[spec.name], new) for spec in inputs]
-    passed = {spec.name for spec in inputs}
-    after = [
-        _cast(network, names, spec.name, renamed[spec.name], TensorType(new, spec.shape), spec.name, old)
-        for spec in outputs
-        if spec.name not in passed
-    ]
-    return splice(changed, renamed, chains, after, inputs=network.inputs, outputs=network.outputs)
-
-
-def _cast(network: Network, names: FreshNames, base: str, value: str, value_type: ValueType, result: str, dtype: str) -> Chain:
-    assert isinstance(value_type, TensorType)
-    chain = Chain(network, names, base=base, value=value, value_type=value_type)
-    chain.cast(dtype)
-    chain.rename_end(result)
-    return chain
+    outputs = [spec for spec in network.outputs if spec.dtype == old and spec.name not in network.index_of_input]
+    before = [cast(spec, spec.name, old, names.value(f"{spec.name}/{new}"), new) for spec in inputs]
+    after = [cast(spec, names.value(f"{spec.name}/{new}"), new, spec.name, old) for spec in outputs]
+    return splice(_convert_graph(network, old, new), before, after, inputs=network.inputs, outputs=network.outputs)
 
 
 def _convert_graph(graph: GraphLike, old: str, new: str) -> GraphLike:

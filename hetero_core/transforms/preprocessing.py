@@ -45,7 +45,6 @@ def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Netw
     names = FreshNames(network)
     chains: list[Chain] = []
     specs = {spec.name: spec for spec in network.inputs}
-    renamed: dict[str, str] = {}
     layouts = dict(network.border.layouts)
     require_names(network, "input", inputs, specs)
     for name, info in inputs.items():
@@ -61,11 +60,10 @@ def add_preprocessing(network: Network, inputs: Mapping[str, InputInfo]) -> Netw
                 raise InvalidNetworkError(
                     f"{where} has a value of its own, a default or a state, which is in the model's form; describe it before it gets one"
                 )
-            renamed[name] = names.value(f"{name}/model")
-            chain.rename_end(renamed[name])
+            chain.rename_end(names.value(f"{name}/model"))
             chains.append(chain)
     border = replace(network.border, layouts=MappingProxyType(layouts))
-    return splice(network, renamed, chains, [], inputs=tuple(specs.values()), border=border)
+    return splice(network, chains, [], inputs=tuple(specs.values()), border=border)
 
 
 def _describe_steps(network: Network, spec: ValueSpec, info: InputInfo, names: FreshNames) -> tuple[Chain, str]:
