@@ -207,12 +207,8 @@ def check_conversion(source: str, target: str, where: str) -> None:
 def _keeps_range(source: str, target: str) -> bool:
     if target in FLOAT_DTYPES:
         return source in FLOAT_DTYPES or source in INTEGER_DTYPES or source == "bool"
-    if target not in INTEGER_DTYPES:
+    if target not in INTEGER_DTYPES or (source not in INTEGER_DTYPES and source != "bool"):
         return False
-    if source == "bool":
-        return True
-    if source not in INTEGER_DTYPES:
-        return False
-    target_bits, source_bits = bits_of_dtype(target) or 0, bits_of_dtype(source) or 0
+    target_bits, source_bits = bits_of_dtype(target) or 0, 1 if source == "bool" else bits_of_dtype(source) or 0
     is_signed, was_signed = target.startswith("int"), source.startswith("int")
     return target_bits >= source_bits if is_signed == was_signed else is_signed and target_bits > source_bits

@@ -44,7 +44,9 @@ def reshape_network(network: Network, shapes: Mapping[str, Any]) -> Network:
         return tensor if shape is None else replace(tensor, shape=tuple(named.get(size, size) for size in shape))
 
     specs = {name: replace(spec, type=map_tensor(spec.type, bind)) for name, spec in specs.items()}
-    return _rebuild(network, tuple(specs.values()), replace(network.border, bounds=_keep_bounds(specs.values(), bounds)))
+    used = {size for spec in specs.values() for size in spec.shape or ()}
+    kept = MappingProxyType({name: pair for name, pair in bounds.items() if name in used})
+    return _rebuild(network, tuple(specs.values()), replace(network.border, bounds=kept))
 
 
 def rebatch_network(network: Network, size: Size) -> Network:
@@ -146,11 +148,6 @@ def _bind_sizes(network: Network, sizes: Mapping[str, Any], bounds: dict[str, tu
         bounds.pop(name, None)
         bound[name] = _read_size(size, name, f"size '{name}' of network '{network.name}'", bounds)
     return bound
-
-
-def _keep_bounds(specs: Any, bounds: Mapping[str, tuple[int, int]]) -> Mapping[str, tuple[int, int]]:
-    used = {size for spec in specs for size in spec.shape or () if isinstance(size, str)}
-    return MappingProxyType({name: pair for name, pair in bounds.items() if name in used})
 
 
 def _rebuild(network: Network, inputs: tuple[ValueSpec, ...], border: Border) -> Network:
