@@ -239,9 +239,9 @@ def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
         elif not choice.startswith("@"):
             return choice
         else:
-            number = node.attributes.get(choice[1:])
-            if isinstance(number, int) and number:
-                return dtype_of_onnx(number)
+            stated = node.attributes.get(choice[1:])
+            if isinstance(stated, int | str) and stated:  # Cast-1 has a name
+                return dtype_of_onnx(stated)
     return None
 
 
