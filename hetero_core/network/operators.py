@@ -220,8 +220,10 @@ class Operator:
 
     def infer_dtypes(self, node: Node, dtypes: DTypes) -> list[str | None]:
         """Returns the element types of the outputs of a node. Raises: those of `REFUSALS`."""
-        last = len(self.dtypes) - 1
-        return [_read_source(self.dtypes[min(index, last)], node, dtypes) for index in range(len(node.outputs))]
+        if len(node.outputs) == 1:
+            return [_read_source(self.dtypes[0], node, dtypes)]
+        sources = self.dtypes + self.dtypes[-1:] * (len(node.outputs) - len(self.dtypes))
+        return [_read_source(source, node, dtypes) for source, _ in zip(sources, node.outputs, strict=False)]
 
 
 def define(since: int, sizes: Rule, *dtypes: Source, along: Along | None = None) -> Operator:
@@ -230,12 +232,12 @@ def define(since: int, sizes: Rule, *dtypes: Source, along: Along | None = None)
 
 
 def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
+    if callable(source):
+        return source(node, dtypes)
     for choice in source if isinstance(source, tuple) else (source,):
         if isinstance(choice, int):
             if choice < len(node.inputs) and node.inputs[choice]:
                 return dtypes[choice]
-        elif not isinstance(choice, str):
-            return choice(node, dtypes)
         elif not choice.startswith("@"):
             return choice
         else:
