@@ -158,29 +158,23 @@ class _Splitter:
 
     def _walk(self, begin: int, end: int) -> Iterator[Field]:
         while begin < end:
-            field = self._read_field(begin, end)
-            yield field
-            begin = field[-1]
-
-    def _read_field(self, begin: int, end: int) -> Field:
-        self._file.seek(begin)
-        header = self._file.read(_LONGEST_HEADER)
-        tag, content = _decode_varint(header, 0, _LONGEST_TAG)
-        number, wire = tag >> 3, tag & 7
-        if number == 0:
-            raise _UnusualFrameError
-        if wire == _LENGTH:
-            length, content = _decode_varint(header, content, _LONGEST_LENGTH)
-            stop = content + length
-        elif wire == _VARINT:
-            stop = _decode_varint(header, content, _LONGEST_VARINT)[1]
-        elif wire in _FIXED:
-            stop = content + _FIXED[wire]
-        else:
-            raise _UnusualFrameError
-        if begin + stop > end:
-            raise _UnusualFrameError
-        return number, wire, begin, begin + content, begin + stop
+            self._file.seek(begin)
+            header = self._file.read(_LONGEST_HEADER)
+            tag, content = _decode_varint(header, 0, _LONGEST_TAG)
+            number, wire = tag >> 3, tag & 7
+            if wire == _LENGTH:
+                length, content = _decode_varint(header, content, _LONGEST_LENGTH)
+                stop = begin + content + length
+            elif wire == _VARINT:
+                stop = begin + _decode_varint(header, content, _LONGEST_VARINT)[1]
+            elif wire in _FIXED:
+                stop = begin + content + _FIXED[wire]
+            else:
+                raise _UnusualFrameError
+            if number == 0 or stop > end:
+                raise _UnusualFrameError
+            yield number, wire, begin, begin + content, stop
+            begin = stop
 
     def _read(self, begin: int, end: int) -> bytes:
         self._file.seek(begin)
