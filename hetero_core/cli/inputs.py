@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,29 +77,24 @@ def fill_inputs(
 
     Raises: UsageError for a shape of no such input, and for all dimensions that stay open, at once.
     """
-    sizes = choose_sizes(shapes, specs)
+    sizes, filled = choose_sizes(shapes, specs), dict(inputs)
     for name in shapes:
         if name in inputs and not isinstance(inputs[name], Literal):
             raise UsageError(f"--shape {name}: the input is read from a file, which has a shape; leave --shape out")
-    filled = dict(inputs)
     for spec in specs:
         value = inputs.get(spec.name)
         if isinstance(value, Literal) and len(value.values) > 1:
-            filled[spec.name] = value = value.make_array(spec, sizes.find_shape(spec))
+            filled[spec.name] = value = value.make_array(spec, find_shape(spec, sizes))
         if value is not None and not isinstance(value, Literal):
-            sizes = sizes.bind(spec, getattr(value, "shape", ()))
+            sizes = {**dict(_pair_names(spec, getattr(value, "shape", ()))), **sizes}
     missing = [spec for spec in specs if seed is not None and spec.name not in inputs and not isinstance(spec.type, OptionalType)]
     _require_chosen_sizes(missing, [spec for spec in specs if isinstance(filled.get(spec.name), Literal)], sizes)
     for index, spec in enumerate(specs):
         value = filled.get(spec.name)
         if isinstance(value, Literal):
-            filled[spec.name] = value.make_array(spec, sizes.find_shape(spec))
+            filled[spec.name] = value.make_array(spec, find_shape(spec, sizes))
         elif spec in missing:
-            shape = tuple(size for size in sizes.find_shape(spec) or () if isinstance(size, int))
-            try:
-                filled[spec.name] = _draw_tensor(spec, shape, seed=(seed or 0, index))
-            except MemoryError as error:
-                raise UsageError(f"--random: there is no memory for input {spec} of shape {shape}; choose smaller sizes") from error
+            filled[spec.name] = _draw_tensor(spec, find_shape(spec, sizes) or (), seed=(seed or 0, index))
     return {spec.name: filled[spec.name] for spec in specs if spec.name in filled}
 
 
@@ -110,11 +105,15 @@ def _require_chosen_sizes(drawn: Sequence[ValueSpec], literals: Sequence[ValueSp
             raise UsageError(f"--random makes tensors only; input {spec} has to be given with -i")
     # A value for an input of unknown rank is a scalar.
     filled = [spec for spec in literals if find_tensor_shape(spec) is not None]
-    unknown = [spec for spec in (*drawn, *filled) if fixed_sizes(sizes.find_shape(spec)) is None]
+    unknown = [spec for spec in (*drawn, *filled) if fixed_sizes(find_shape(spec, sizes)) is None]
     if unknown:
         title = f"input {unknown[0]} has" if len(unknown) == 1 else f"{len(unknown)} inputs have"
         listed = "" if len(unknown) == 1 else ": " + "; ".join(map(str, unknown))
-        raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {_advise_on_sizes(unknown, sizes)}")
+        shapes = [
+            [size if isinstance(size, int) else 1 for size in find_shape(spec, sizes) or (1, 3, 224, 224)] for spec in unknown
+        ]
+        advice = [f"--shape {spec.name}={','.join(map(str, shape))}" for spec, shape in zip(unknown, shapes, strict=True)]
+        raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {' '.join(advice)}")
 
 
 _CURE = "Give each with -i NAME=FILE or -i NAME=VALUE, or ask for random ones with --random"
@@ -155,10 +154,13 @@ def read_file(path: Path, name: str, specs: Sequence[ValueSpec], *, network: str
 
     Raises: UsageError if the file cannot be read, or has an array for no input.
     """
-    if not name:
-        return _read_whole_archive(path, specs, network, where)
-    spec = next(spec for spec in specs if spec.name == name)
-    return {name: _view_as(open_input(READERS[path.suffix.lower()], path, spec), spec)}
+    if name:
+        spec = next(spec for spec in specs if spec.name == name)
+        return {name: _view_as(open_input(READERS[path.suffix.lower()], path, spec), spec)}
+    arrays: dict[str, Any] = open_input(lambda archive, _: _load_archive(archive), path, ValueSpec(path.name, TensorType(None)))
+    hint = f"-i {path}, which gives all its arrays (name one input to take one array: -i NAME={path})"
+    require_known(list(arrays), specs, network, where or hint)
+    return {spec.name: _view_as(arrays[spec.name], spec) for spec in specs if spec.name in arrays}
 
 
 def find_only_input(path: Path, specs: Sequence[ValueSpec], network: str) -> str:
@@ -207,14 +209,6 @@ def _read_npz(path: Path, spec: ValueSpec) -> Any:
     raise UsageError(f"'{path}' has no array '{spec.name}'{suggest(spec.name, arrays) or ';'} it has {enumerate_choices(arrays)}")
 
 
-def _read_whole_archive(path: Path, specs: Sequence[ValueSpec], network: str, where: str) -> dict[str, Any]:
-    named = ValueSpec(path.name, TensorType(None))
-    arrays: dict[str, Any] = open_input(lambda archive, _: _load_archive(archive), path, named)
-    hint = f"-i {path}, which gives all its arrays (name one input to take one array: -i NAME={path})"
-    require_known(list(arrays), specs, network, where or hint)
-    return {spec.name: _view_as(arrays[spec.name], spec) for spec in specs if spec.name in arrays}
-
-
 def _load_archive(path: Path) -> dict[str, Any]:
     import numpy as np
 
@@ -225,19 +219,17 @@ def _load_archive(path: Path) -> dict[str, Any]:
         return {name: loaded[name] for name in loaded.files}
 
 
-def _read_proto(path: Path, spec: ValueSpec) -> Any:
+def _read_proto(path: Path, _: ValueSpec) -> Any:
     import onnx  # heavy
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without types
 
     from hetero_core.network.tensors import read_tensor
     from hetero_core.network.weights import WeightFiles
 
-    content = path.read_bytes()
     try:
-        proto = onnx.TensorProto.FromString(content)
+        proto = onnx.TensorProto.FromString(path.read_bytes())
     except DecodeError as error:
-        reason = f"it is no ONNX TensorProto, or damaged ({error})"
-        raise UsageError(f"cannot read input '{spec.name}' from '{path}': {reason}") from error
+        raise ValueError(f"it is no ONNX TensorProto: {error}") from error
     return read_tensor(proto, WeightFiles(str(path.parent)), f"the tensor of '{path}'").array
 
 
@@ -249,46 +241,34 @@ def _view_as(array: Any, spec: ValueSpec) -> Any:
     return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array
 
 
-def _draw_tensor(spec: ValueSpec, shape: tuple[int, ...], *, seed: tuple[int, int]) -> np.ndarray[Any, Any]:
+def _draw_tensor(spec: ValueSpec, shape: Any, *, seed: tuple[int, int]) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    generator = np.random.default_rng(seed)
-    dtype = spec.dtype or "float32"
-    if dtype == "string":
-        return np.array(generator.choice(["a", "b", "c"], shape), dtype=object)
-    if dtype.startswith("complex"):
-        return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
-    if dtype in FLOAT_DTYPES:
-        return np.asarray(generator.standard_normal(shape)).astype(numpy_dtype(dtype))
-    # Most integers are indices into an axis of unknown size; 0 and 1 are nearly always in range.
-    return np.asarray(generator.integers(0, 256 if dtype == "uint8" else 2, shape)).astype(numpy_dtype(dtype))
+    generator, dtype = np.random.default_rng(seed), spec.dtype or "float32"
+    try:
+        if dtype == "string":
+            values: Any = generator.choice(["a", "b", "c"], shape)
+        elif dtype.startswith("complex"):
+            values = generator.standard_normal(shape) + 1j * generator.standard_normal(shape)
+        elif dtype in FLOAT_DTYPES:
+            values = generator.standard_normal(shape)
+        else:  # Most integers are indices into an axis of unknown size; 0 and 1 are nearly always in range.
+            values = generator.integers(0, 256 if dtype == "uint8" else 2, shape)
+        return np.asarray(values).astype(numpy_dtype(dtype))
+    except MemoryError as error:
+        raise UsageError(f"--random: there is no memory for input {spec} of shape {shape}; choose smaller sizes") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Chosen sizes: whole shapes by input, and sizes by name."""
+Sizes = Mapping[str, int | tuple[int, ...]]
+"""Chosen sizes: whole shapes by input, and sizes by name, as `with_shapes` takes them."""
 
-    shapes: Mapping[str, tuple[int, ...]]
-    named: Mapping[str, int]
 
-    def find_shape(self, spec: ValueSpec) -> tuple[Dimension, ...] | None:
-        """Returns the shape of an input with the chosen sizes in it; None if the number of axes is unknown."""
-        if spec.name in self.shapes:
-            return self.shapes[spec.name]
-        shape = find_tensor_shape(spec)
-        return None if shape is None else tuple(self.named.get(size, size) if isinstance(size, str) else size for size in shape)
-
-    def bind(self, spec: ValueSpec, shape: Sequence[int]) -> Sizes:
-        """Returns the sizes extended by the unbound names of the input, which an array of this shape binds."""
-        declared = find_tensor_shape(spec)
-        if declared is None or len(declared) != len(shape):
-            return self
-        bindings = {name: size for name, size in zip(declared, shape, strict=True) if isinstance(name, str)}
-        return Sizes(self.shapes, {**bindings, **self.named})
-
-    def of_network(self) -> dict[str, tuple[int, ...] | int]:
-        """Returns the sizes as `with_shapes` takes them."""
-        return {**self.named, **self.shapes}
+def find_shape(spec: ValueSpec, sizes: Sizes) -> tuple[Any, ...] | None:
+    """Returns the shape of an input with the chosen sizes in it; None if the number of axes is unknown."""
+    if isinstance(shape := sizes.get(spec.name), tuple):
+        return shape
+    declared = find_tensor_shape(spec)
+    return None if declared is None else tuple(sizes.get(size, size) if isinstance(size, str) else size for size in declared)
 
 
 def find_tensor_type(spec: ValueSpec) -> TensorType | None:
@@ -311,8 +291,10 @@ def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec
     for name, shape in texts.items():
         text = f"--shape {name}={','.join(map(str, shape))}"
         if name in spec_of_name:
-            shapes[name] = shape
-            pairs = _pair_names(spec_of_name[name], shape, text)
+            shapes[name], declared = shape, find_tensor_shape(spec_of_name[name])
+            if declared is not None and len(declared) != len(shape):
+                raise UsageError(f"{text}: input {spec_of_name[name]} has {len(declared)} axes, and {len(shape)} sizes were given")
+            pairs = _pair_names(spec_of_name[name], shape)
         elif name in names:
             if len(shape) != 1:
                 raise UsageError(f"{text}: '{name}' is one size; expected one number, as in --shape {name}=1")
@@ -326,25 +308,15 @@ def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec
             earlier, earlier_text = named.setdefault(size_name, (size, text))
             if earlier != size:
                 raise UsageError(f"{text}: makes size '{size_name}' {size}, and {earlier_text} makes it {earlier}; they must agree")
-    return Sizes(shapes, {name: size for name, (size, _) in named.items()})
+    return {name: size for name, (size, _) in named.items()} | shapes
 
 
-def _pair_names(spec: ValueSpec, shape: tuple[int, ...], text: str) -> list[tuple[str, int]]:
-    declared = find_tensor_shape(spec)
-    if declared is None:
-        return []
-    if len(declared) != len(shape):
-        raise UsageError(f"{text}: input {spec} has {len(declared)} axes, and {len(shape)} sizes were given")
-    return [(name, size) for name, size in zip(declared, shape, strict=True) if isinstance(name, str)]
-
-
-def _advise_on_sizes(specs: Iterable[ValueSpec], sizes: Sizes) -> str:
-    """Returns --shape options that choose every open size."""
-    texts = []
-    for spec in specs:
-        shape = [size if isinstance(size, int) else 1 for size in sizes.find_shape(spec) or (1, 3, 224, 224)]
-        texts.append(f"--shape {spec.name}={','.join(map(str, shape))}")
-    return " ".join(texts)
+def _pair_names(spec: ValueSpec, shape: Sequence[int]) -> list[tuple[str, int]]:
+    """Returns the named sizes of an input with those of a shape; none for another number of axes."""
+    declared = find_tensor_shape(spec) or ()
+    return [
+        (name, size) for name, size in zip(declared, shape, strict=False) if isinstance(name, str) and len(declared) == len(shape)
+    ]
 
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}

@@ -257,7 +257,7 @@ def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
         return network
     from hetero_core.cli.inputs import choose_sizes
 
-    return network.with_shapes(choose_sizes(read_shapes(shapes), network.inputs).of_network())
+    return network.with_shapes(choose_sizes(read_shapes(shapes), network.inputs))
 
 
 def find_list_key(core: Core, device: str) -> str | None:
