@@ -113,18 +113,16 @@ def _describe_device(core: Core, status: DeviceStatus) -> dict[str, Any]:
 
 def _format_details(fields: dict[str, Any]) -> str:
     metrics = [(name, _show(value)) for name, value in fields["metrics"].items()]
-    keys = [(name, _describe_values(key), key["doc"]) for name, key in fields["config_keys"].items()]
+    keys = []
+    for name, key in fields["config_keys"].items():
+        kind = "|".join(map(str, key["choices"])) or key["type"]
+        keys.append((name, kind if key["default"] in (None, "", []) else f"{kind} = {_show(key['default'])}", key["doc"]))
     tables = (("METRIC", "VALUE"), metrics), (("CONFIGURATION KEY", "VALUES", "MEANING"), keys)
     return "\n".join([fields["name"], *(format_table(header, rows, indent="  ") for header, rows in tables)])
 
 
 def _show(value: Any, separator: str = " ") -> str:
     return separator.join(str(item) for item in value) if isinstance(value, list) else str(value)
-
-
-def _describe_values(key: dict[str, Any]) -> str:
-    kind = "|".join(str(choice) for choice in key["choices"]) or key["type"]
-    return kind if key["default"] in (None, "", []) else f"{kind} = {_show(key['default'])}"
 
 
 def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) -> Answer:

@@ -91,6 +91,8 @@ def _find_slow_nodes(core: Core, network: Network, device: str) -> dict[str, lis
 
 
 def _describe_network(network: Network, path: str) -> dict[str, Any]:
+    import onnx  # heavy
+
     from hetero_core.network.graph import iterate_graphs
 
     graphs = list(iterate_graphs(network))
@@ -107,21 +109,16 @@ def _describe_network(network: Network, path: str) -> dict[str, Any]:
     fields["replaceable"] = list(network.border.replaceable)
     fields["states"] = {state.input: state.output for state in network.border.states}
     fields |= {"dynamic_dimensions": list(open_sizes), "nodes": len(network.nodes), "operators": dict(sorted(operators.items()))}
-    fields |= {"functions": _list_functions(path), "parameters": sum(prod(constant.shape) for constant in constants)}
+    # Reading puts functions in place of their calls.
+    functions = onnx.ModelProto.FromString(Path(path).read_bytes()).functions
+    fields["functions"] = {f"{function.domain}:{function.name}": len(function.node) for function in functions}
+    fields["parameters"] = sum(prod(constant.shape) for constant in constants)
     return {**fields, "bytes": sum(constant.nbytes for constant in constants)}
 
 
 def _describe_value(spec: ValueSpec, info: InputInfo | OutputInfo) -> dict[str, Any]:
     shape = None if info.shape is None else list(info.shape)
     return {"name": spec.name, "type": str(spec.type), "precision": info.precision, "layout": info.layout, "shape": shape}
-
-
-def _list_functions(path: str) -> dict[str, int]:
-    """Returns the functions of the model, which reading puts in place of their calls, with the number of their nodes."""
-    import onnx  # heavy
-
-    model = onnx.ModelProto.FromString(Path(path).read_bytes())
-    return {f"{function.domain}:{function.name}": len(function.node) for function in model.functions}
 
 
 def _format(fields: Mapping[str, Any]) -> str:

@@ -43,7 +43,6 @@ from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.threads import HINT_KEY
 from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_numpy
 from hetero_core.errors import ClosedError, DeviceCrashedError, DeviceUnavailableError, HeteroError, enumerate_choices
-from hetero_core.files import replace_file
 from hetero_core.reports.text import count
 
 if TYPE_CHECKING:
@@ -117,8 +116,8 @@ def answer(options: argparse.Namespace) -> Answer:
                     error.add_note(f"the same command goes on from '{journal.path}'")
                     raise
             seconds = perf_counter() - began
-            with follow(options)(f"writing '{target}'"):
-                write_results(target, journal)
+            with follow(options)(f"writing '{target}'"), shared.open_target(target) as stream:
+                WRITERS[target.suffix.lower()](stream, journal)
             errors = journal.list_errors()
     journal.path.unlink()
     fields: dict[str, Any] = {"network": network.name, "device": device, "output": str(target), "files": len(stamps)}
@@ -253,13 +252,18 @@ class _Prediction:
         count = requests or max(int(self.executable.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
         slots, waiting = Semaphore(count), deque[tuple[str, Future[_Result]]]()
         pool = ThreadPoolExecutor(count + _READERS)
+
+        def record_first() -> None:
+            file, future = waiting.popleft()
+            record(file, *future.result())
+
         try:
             for file in files:
                 waiting.append((file, pool.submit(self.compute, file, slots)))
                 if len(waiting) > 2 * (count + _READERS):
-                    _record_first(waiting, record)
+                    record_first()
             while waiting:
-                _record_first(waiting, record)
+                record_first()
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -292,11 +296,6 @@ class _Prediction:
         require_complete(inputs, self._specs, network=network, cure=cure)
         order_inputs(inputs, self._specs, network=network)
         return inputs, {spec.shape[0] for spec in lacking if spec.shape and spec.shape[0] is not None}
-
-
-def _record_first(waiting: deque[tuple[str, Future[_Result]]], record: Record) -> None:
-    file, future = waiting.popleft()
-    record(file, *future.result())
 
 
 def _lacks_batch(array: Any, spec: ValueSpec) -> bool:
@@ -482,12 +481,3 @@ def require_writable(target: Path, outputs: Collection[str]) -> None:
             import pyarrow  # noqa: F401  # the optional extra
         except ImportError as error:
             raise UsageError(f"writing '{target}' needs pyarrow; install it with: pip install 'hetero-core[parquet]'") from error
-
-
-def write_results(target: Path, journal: Journal) -> None:
-    """Writes the output, which appears complete or not at all. Raises: UsageError."""
-    try:
-        with replace_file(target) as stream:
-            WRITERS[target.suffix.lower()](stream, journal)
-    except OSError as error:
-        raise UsageError(f"cannot write '{target}': {error.strerror or error}") from error

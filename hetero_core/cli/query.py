@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,8 +56,13 @@ def answer(options: argparse.Namespace) -> Answer:
     fields |= {"refused": result.refused, "plan": plan}
     if explained is not None:
         text, fields["explanations"] = explained
+    elif not options.trace_selection:
+        text = _describe(network, result, options)
+    elif result.plan is not None:
+        text = result.plan.selection.rstrip("\n")
     else:
-        text = _show_trace(result) if options.trace_selection else _describe(network, result, options)
+        count = len(result.refused)
+        raise UsageError(f"no subgraphs were selected: {count} nodes have no device; leave --trace-selection out to see why")
     return Answer(text, fields, WRONG_RESULT if result.refused else OK)
 
 
@@ -101,7 +106,7 @@ def _list_costs(core: Core, network: Network, options: argparse.Namespace, confi
         records.append({"node": name, "operator": operator, "device": own, "able": able, "segment": index, "seconds": seconds})
     limit = len(rows) if options.verbose else NODE_LIMIT
     header = ("NODE", "OPERATOR", "DEVICE", "COULD RUN ON", "SEGMENT", *devices)
-    text = format_table(header, rows[:limit]) + _count_rest(len(rows), limit)
+    text = _format_rows(header, rows, limit)
     if placement is None:
         text += "\n\nNo times: a node without a device, or a network that cannot be run with drawn inputs."
     else:
@@ -111,16 +116,10 @@ def _list_costs(core: Core, network: Network, options: argparse.Namespace, confi
     return Answer(text, fields, WRONG_RESULT if result.refused else OK)
 
 
-def _show_trace(result: QueryResult) -> str:
-    if result.plan is None:
-        count = len(result.refused)
-        raise UsageError(f"no subgraphs were selected: {count} nodes have no device; leave --trace-selection out to see why")
-    return result.plan.selection.rstrip("\n")
-
-
 def _describe(network: Network, result: QueryResult, options: argparse.Namespace) -> str:
     limit = len(network.nodes) if options.verbose else NODE_LIMIT
-    parts = [_list_nodes(network, result.supported, limit)] if result.supported else []
+    rows = [(name, network.node(name).operator, device) for name, device in result.supported.items()]
+    parts = [_format_rows(("NODE", "OPERATOR", "DEVICE"), rows, limit)] if rows else []
     if result.plan is not None:
         return "\n\n".join([*parts, describe_plan(result.plan, refusal_limit=limit)])
     taken = f"{len(result.supported)} of {len(network.nodes)} nodes taken"
@@ -129,9 +128,8 @@ def _describe(network: Network, result: QueryResult, options: argparse.Namespace
     return "\n\n".join([*parts, "\n".join([headline, *lines[:limit]]) + _count_rest(len(lines), limit)])
 
 
-def _list_nodes(network: Network, device_of_node: Mapping[str, str], limit: int) -> str:
-    rows = [(name, network.node(name).operator, device) for name, device in device_of_node.items()]
-    return format_table(("NODE", "OPERATOR", "DEVICE"), rows[:limit]) + _count_rest(len(rows), limit)
+def _format_rows(header: Sequence[str], rows: Sequence[Sequence[str]], limit: int) -> str:
+    return format_table(header, rows[:limit]) + _count_rest(len(rows), limit)
 
 
 def _count_rest(count: int, limit: int) -> str:

@@ -61,7 +61,11 @@ def answer(options: argparse.Namespace) -> Answer:
     """Returns the outputs; exit code 1 if --compare finds a difference. Raises: UsageError, errors of devices, keys and inputs."""
     from hetero_core.runtime.loading import list_replaceable
 
-    _check_options(options)
+    for name, needed in (("seed", "random"), ("rtol", "compare"), ("atol", "compare")):
+        if getattr(options, name) is not None and not getattr(options, needed):
+            raise UsageError(f"--{name} has a meaning only with --{needed}")
+    if options.executed is not None and Path(options.executed).suffix.lower() != ".onnx":
+        raise UsageError(f"--executed {options.executed}: expected a name that ends with .onnx")
     with Core() as core:
         if is_blob(options.model):
             return _run_blob(core, options)
@@ -82,15 +86,6 @@ def answer(options: argparse.Namespace) -> Answer:
             executable = core.load_network(pinned, options.device, config)
         outputs, answered = _infer(executable, inputs, step, options)
         return answered if options.compare is None else _compare(core, network, inputs, outputs, options, answered)
-
-
-def _check_options(options: argparse.Namespace) -> None:
-    """An option that would have no effect is an error."""
-    for name, needed in (("seed", "random"), ("rtol", "compare"), ("atol", "compare")):
-        if getattr(options, name) is not None and not getattr(options, needed):
-            raise UsageError(f"--{name} has a meaning only with --{needed}")
-    if options.executed is not None and Path(options.executed).suffix.lower() != ".onnx":
-        raise UsageError(f"--executed {options.executed}: expected a name that ends with .onnx")
 
 
 def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
@@ -132,7 +127,10 @@ def _infer(
     described = [describe_output(name, value) for name, value in iterate_tensors(outputs)]
     fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device), "seconds": seconds}
     fields |= {"later_seconds": median(later) if later else None, "later_runs": len(later), "outputs": described}
-    times = _describe_times(fields, executable)
+    times = f"first inference in {format_seconds(seconds)}"
+    if later:
+        state = "" if is_ready(executable) else ", while machine code is still being compiled"
+        times += f", then {format_seconds(median(later))} (median of {len(later)}{state})"
     parts = [f"network '{executable.name}' on {executable.device}: {times}", format_outputs(described)]
     if request.profile is not None:
         fields["subgraphs"] = sum_times(request.profile)
@@ -147,14 +145,6 @@ def _infer(
         fields["saved"] = save_outputs(outputs, options.save_outputs)
         parts.append("saved: " + ", ".join(fields["saved"]))
     return outputs, Answer("\n\n".join(parts), fields)
-
-
-def _describe_times(fields: Mapping[str, Any], executable: ExecutableNetwork) -> str:
-    first = f"first inference in {format_seconds(fields['seconds'])}"
-    if fields["later_seconds"] is None:
-        return first
-    state = ", while machine code is still being compiled" if not is_ready(executable) else ""
-    return f"{first}, then {format_seconds(fields['later_seconds'])} (median of {fields['later_runs']}{state})"
 
 
 def _time_later_runs(executable: ExecutableNetwork, request: InferRequest, inputs: Mapping[str, Any]) -> list[float]:

@@ -35,7 +35,6 @@ def add_options(parser: shared.Parser) -> None:
 
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the tables of the search. Raises: UsageError for a device that splits no networks."""
-
     target = None if options.write is None else shared.find_target(options.write)
     with Core() as core:
         if _KEY not in core.config_keys(options.device):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow, to_json
 from hetero_core.cli.options import Parser, add_device_options, add_shape_option, find_target, list_parts, read_pinned, write_target
@@ -19,10 +18,6 @@ from hetero_core.reports.fields import plan_to_json
 from hetero_core.reports.page import plan_to_html
 from hetero_core.reports.single import plan_single_device
 from hetero_core.reports.text import count, describe_plan
-
-if TYPE_CHECKING:
-    from hetero_core.contract import QueryResult
-    from hetero_core.network.graph import Network
 
 
 def add_options(parser: Parser) -> None:
@@ -49,7 +44,11 @@ def answer(options: argparse.Namespace) -> Answer:
     target = find_target(options.output)
     with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
         network, config = read_pinned(core, options)
-        plan, result = _query(core, network, options.device, config)
+        result = core.query_network(network, options.device, config)
+        if result.plan is None and list_parts(core, options.device, config):
+            advice = "'hetero query' lists why, and with --explain NODE tells what every device says about one"
+            raise UsageError(f"there is no split to draw: {len(result.refused)} nodes have no device; {advice}")
+    plan = plan_single_device(network, options.device, result) if result.plan is None else result.plan
     times, transfers = ({}, {}) if options.timings is None else read_timings(options.timings, plan)
     if suffix == ".html":
         place = "" if options.trace is None else Path(os.path.relpath(options.trace, target.parent)).as_posix()
@@ -65,16 +64,6 @@ def answer(options: argparse.Namespace) -> Answer:
     if result.refused:
         text += f"\n{len(result.refused)} of {len(network.nodes)} nodes are refused; 'hetero query' lists why"
     return Answer(text, fields, WRONG_RESULT if result.refused else OK)
-
-
-def _query(core: Core, network: Network, device: str, config: Mapping[str, str]) -> tuple[Plan, QueryResult]:
-    result = core.query_network(network, device, config)
-    if result.plan is not None:
-        return result.plan, result
-    if list_parts(core, device, config):
-        advice = "'hetero query' lists why, and with --explain NODE tells what every device says about one"
-        raise UsageError(f"there is no split to draw: {len(result.refused)} nodes have no device; {advice}")
-    return plan_single_device(network, device, result), result
 
 
 def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
