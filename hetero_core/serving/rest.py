@@ -27,8 +27,8 @@ from hetero_core.serving.protocol import (
     describe_error,
     find_datatype,
     read_tensor,
-    require_content_type,
     require_known,
+    require_parameters,
     write_bytes,
 )
 from hetero_core.serving.repository import ModelVersion, Repository
@@ -250,8 +250,7 @@ def _read_parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _find_parameter(fields: Mapping[str, Any], known: str) -> Any:
     """Returns the parameter that is known here beside `content_type`, None without it. Raises: Refusal for another."""
     parameters = _read_parameters(fields)
-    require_known(parameters, [known, "content_type"], "parameter")
-    require_content_type(parameters)
+    require_parameters(parameters, [known])
     return parameters.get(known)
 
 

@@ -20,8 +20,8 @@ from hetero_core.serving.protocol import (
     find_datatype,
     join_texts,
     read_tensor,
-    require_content_type,
     require_known,
+    require_parameters,
     write_bytes,
 )
 from hetero_core.serving.repository import Repository
@@ -130,8 +130,7 @@ def _read_parameters(tensor: Any, what: str, known: list[str]) -> dict[str, Any]
     for name, value in tensor.parameters.items():
         choice = value.WhichOneof("parameter_choice")
         parameters[name] = getattr(value, choice) if choice else None
-    require_known(parameters, known, f"parameter of {what}")
-    require_content_type(parameters)
+    require_parameters(parameters, known, f"parameter of {what}")
     return parameters
 
 
@@ -175,9 +174,9 @@ def _read_inputs(message: Any, raw: Sequence[bytes | memoryview]) -> dict[str, A
     """Returns the inputs of a ModelInferRequest. Raises: Refusal."""
     inputs = dict[str, Any]()
     for tensor in (message, *message.outputs):
-        _read_parameters(tensor, "the request" if tensor is message else "an output", ["content_type"])
+        _read_parameters(tensor, "the request" if tensor is message else "an output", [])
     for index, tensor in enumerate(message.inputs):
-        parameters = _read_parameters(tensor, "an input", ["binary_data_size", "content_type"])
+        parameters = _read_parameters(tensor, "an input", ["binary_data_size"])
         fields = [field.name for field, _ in tensor.contents.ListFields()]
         expected = "raw_input_contents" if raw else _CONTENTS.get(tensor.datatype, "raw_input_contents")
         if tensor.name in inputs or fields not in ([], [expected]) or (raw and len(raw) != len(message.inputs)):
