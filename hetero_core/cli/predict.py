@@ -12,9 +12,9 @@ import json
 import os
 import sqlite3
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -57,9 +57,8 @@ if TYPE_CHECKING:
 _BATCH = 8
 _READERS = 4
 _SHOWN = 20
-Record = Callable[[str, Mapping[str, Any], str | None], None]
-"""Keeps the outputs of a file, or the reason for their absence."""
 _Result = tuple[Mapping[str, Any], str | None]
+"""The outputs of a file, and the reason for their absence."""
 _DEVICE_ERRORS = (ClosedError, DeviceCrashedError, DeviceUnavailableError)
 """Errors that no other file would escape."""
 
@@ -101,14 +100,15 @@ def answer(options: argparse.Namespace) -> Answer:
             stamps = {file: _find_stamp(path) for file, path in path_of_file.items()}
             done = journal.list_done(stamps)
             title = f"running '{network.name}' on {device}"
-            with count_up(options, title, total=len(stamps), done=len(done)) as advance:
-
-                def record(file: str, outputs: Mapping[str, Any], error: str | None) -> None:
-                    journal.add(file, stamps[file], outputs, error)
-                    advance()
-
+            pending = [file for file in stamps if file not in done]
+            with (
+                count_up(options, title, total=len(stamps), done=len(done)) as advance,
+                closing(prediction.run(pending, options.requests)) as results,
+            ):
                 try:
-                    prediction.run([file for file in stamps if file not in done], options.requests, record)
+                    for file, (outputs, error) in results:
+                        journal.add(file, stamps[file], outputs, error)
+                        advance()
                 except KeyboardInterrupt:
                     text = f"interrupted; the same command goes on from '{journal.path}'"
                     return Answer(text, {"interrupted": True, "journal": str(journal.path)}, INTERRUPTED)
@@ -247,23 +247,19 @@ class _Prediction:
         self.executable, self._specs = executable, executable.inputs
         self._path_of_file, self._name, self._constants = paths, name, constants
 
-    def run(self, files: Sequence[str], requests: int | None, record: Record) -> None:
-        """Runs the files on so many requests, by default as recommended; records the results in order. Raises: the loss of a device."""
+    def run(self, files: Sequence[str], requests: int | None) -> Generator[tuple[str, _Result]]:
+        """Runs the files on so many requests, by default as recommended; yields the results in order. Raises: the loss of a device."""
         count = requests or max(int(self.executable.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
         slots, waiting = Semaphore(count), deque[tuple[str, Future[_Result]]]()
         pool = ThreadPoolExecutor(count + _READERS)
-
-        def record_first() -> None:
-            file, future = waiting.popleft()
-            record(file, *future.result())
-
         try:
             for file in files:
                 waiting.append((file, pool.submit(self.compute, file, slots)))
                 if len(waiting) > 2 * (count + _READERS):
-                    record_first()
-            while waiting:
-                record_first()
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            for file, future in waiting:
+                yield file, future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
