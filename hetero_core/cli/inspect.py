@@ -218,14 +218,13 @@ def _describe_untaken(network: Network, names: Sequence[str]) -> str:
 def _cover(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Returns devices that cover as many nodes as possible, the largest share first, and the nodes that remain."""
     devices: list[str] = []
-    remaining: list[str] = []
+    remaining: list[str] | None = None
     for row in sorted(rows, key=lambda row: (len(row["refused_nodes"]), row["device"])):
         refused = set(row["refused_nodes"])
-        fewer = [name for name in remaining if name in refused] if devices else row["refused_nodes"]
-        if not devices or len(fewer) < len(remaining):
-            devices.append(row["device"])
-            remaining = fewer
-    return devices, remaining
+        fewer = row["refused_nodes"] if remaining is None else [name for name in remaining if name in refused]
+        if remaining is None or len(fewer) < len(remaining):
+            devices, remaining = [*devices, row["device"]], fewer
+    return devices, remaining or []
 
 
 def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[str, Any]], nodes: int) -> str:

@@ -15,7 +15,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from threading import Semaphore
@@ -27,17 +26,18 @@ from hetero_core.cli.answer import BAD_FILES, INTERRUPTED, OK, Answer, UsageErro
 from hetero_core.cli.inputs import (
     IMAGES,
     READERS,
+    add_preparation_options,
+    choose_values,
+    describe_inputs,
     fill_inputs,
     find_only_input,
     import_pillow,
-    measure_image,
     read_file,
     read_inputs,
     require_complete,
     require_known,
 )
 from hetero_core.cli.outputs import list_arrays, read_archive, write_archive
-from hetero_core.cli.preparation import add_preparation_options, choose_values, describe_inputs
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.threads import HINT_KEY
@@ -203,8 +203,7 @@ def _load(
     if images:
         import_pillow(images[0])  # otherwise every image would be a bad file
     measured = images if any("area" in text for text in options.resize) else []  # the other ways take images of any size
-    sizes = {name: partial(_measure_images, network, name, measured)} if images and name else {}
-    network = describe_inputs(network, options, sizes)
+    network = describe_inputs(network, options, {name: measured} if images and name else {})
     pinned = shared.pin_network(core, network, options.device, shared.read_pins(options))
     if HINT_KEY in core.config_keys(options.device) and HINT_KEY not in {key.strip().upper() for key in config}:
         config[HINT_KEY] = "THROUGHPUT"
@@ -212,17 +211,6 @@ def _load(
         device, batch = _choose_batches(core, pinned, options, config)
         executable = core.load_network(pinned, device, config)
     return _Prediction(executable, path_of_file, name, values), device, batch
-
-
-def _measure_images(network: Network, name: str, images: Sequence[Path]) -> dict[str, Dimension]:
-    """Returns the sizes of the first image that can be read; without images, height and width are open."""
-    shape = next(spec.shape for spec in network.inputs if spec.name == name)
-    batch = shape[0] if shape else None
-    for path in images:
-        with suppress(UsageError):
-            height, width = measure_image(path)
-            return {"N": batch, "H": height, "W": width}
-    return {"N": batch}
 
 
 def _choose_batches(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> tuple[str, int]:

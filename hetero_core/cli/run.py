@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.blobs.container import is_blob
 from hetero_core.cli import options as shared
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_seconds, format_table
-from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
+from hetero_core.cli.inputs import add_preparation_options, collect_inputs, find_given, prepare_network
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.core import Core
 from hetero_core.profile import Profile
@@ -105,8 +105,6 @@ def _collect_inputs(
     options: argparse.Namespace, specs: Sequence[ValueSpec], network: str, replaceable: Sequence[ValueSpec]
 ) -> dict[str, Any]:
     """Returns the inputs and replaced constants, checked before a network is loaded."""
-    from hetero_core.cli.inputs import collect_inputs
-
     seed = None if not options.random else 0 if options.seed is None else options.seed
     shapes = shared.read_shapes(options.shape)
     return collect_inputs(options.input, specs, network=network, shapes=shapes, seed=seed, replaceable=replaceable)
