@@ -14,10 +14,10 @@ from hetero_core.core import Core as HeteroCore
 from hetero_core.devices.provenance import find_core_version
 from hetero_core.errors import ConfigKeyError, LoadError
 from hetero_core.frontends.openvino.model import Model
+from hetero_core.frontends.openvino.ports import read_array
 from hetero_core.frontends.openvino.requests import CompiledModel
 from hetero_core.frontends.openvino.settings import PRIORITIES_KEY, read_property, settle_properties
 from hetero_core.frontends.openvino.shapes import Listed, translated, with_getters
-from hetero_core.frontends.openvino.tensor import read_array
 from hetero_core.frontends.replacement import find_device
 from hetero_core.network.writer import write_network
 
