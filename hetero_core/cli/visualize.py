@@ -73,34 +73,29 @@ def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tup
 
     Raises: UsageError for a file of another form, and for times of another network or split.
     """
-    columns = ("seconds", "transfer_seconds", "transfer_bytes")
+    device_of_stage = {stage.index: stage.device for stage in plan.stages}
+    times: dict[int, float] = {}
+    transfers: dict[int, tuple[float, int]] = {}
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows = [
-            (int(row["subgraph"]), row["stage_device"], *(float(row[name]) for name in columns))
-            for row in fields["subgraphs"]
-            if row["steps"]  # a row without steps has the transfers before the first subgraph
-        ]
         network = str(fields["network"])
+        rows = [row for row in fields["subgraphs"] if row["steps"]]  # others have the transfers before the first subgraph
+        fault = "" if network == plan.network else f"times of network '{network}'; this is network '{plan.network}'"
+        for row in rows:
+            index, device = int(row["subgraph"]), row["stage_device"]
+            if device_of_stage.get(index) != device:
+                fault = fault or f"times of another split: subgraph {index} on {device}; this split has {device_of_stage}"
+            times[index] = times.get(index, 0.0) + float(row["seconds"])
+            seconds, nbytes = transfers.get(index, (0.0, 0))
+            transfers[index] = seconds + float(row["transfer_seconds"]), nbytes + int(row["transfer_bytes"])
     except OSError as error:
         raise UsageError(f"--timings {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         expected = "expected what 'hetero run --json -c PERF_COUNT=YES' prints, with the times of subgraphs"
         raise UsageError(f"--timings {path}: {expected}") from error
-    if network != plan.network:
-        raise UsageError(f"--timings {path}: times of network '{network}'; this is network '{plan.network}'")
-    device_of_stage = {stage.index: stage.device for stage in plan.stages}
-    times: dict[int, float] = {}
-    transfers: dict[int, tuple[float, int]] = {}
-    for index, device, seconds, transfer_seconds, nbytes in rows:
-        if device_of_stage.get(index) != device:
-            other = f"times of another split: subgraph {index} on {device}"
-            raise UsageError(f"--timings {path}: {other}; this split has {device_of_stage}")
-        times[index] = times.get(index, 0.0) + seconds
-        if nbytes:
-            before, moved = transfers.get(index, (0.0, 0))
-            transfers[index] = before + transfer_seconds, moved + int(nbytes)
-    return times, transfers
+    if fault:
+        raise UsageError(f"--timings {path}: {fault}")
+    return times, {index: (seconds, nbytes) for index, (seconds, nbytes) in transfers.items() if nbytes}
 
 
 _TIMED = (".html", ".mmd")
