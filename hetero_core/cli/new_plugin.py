@@ -1,7 +1,7 @@
 """`hetero new-plugin`: writes the package of a device, to be installed and tested at once.
 
-Placeholders in the files of `new_plugin_files` become the names of the plugin. A device with a queue and an engine are TEMPLATE's own
-sources, which the core's wheel holds as texts.
+`new_plugin_files` has the files at their places below the folder of a plugin, whose names stand for their placeholders. A device with a
+queue and an engine are TEMPLATE's own sources, which the core's wheel holds as texts.
 """
 
 from __future__ import annotations
@@ -36,22 +36,6 @@ def _name_plugin(device: str) -> SimpleNamespace:
     return SimpleNamespace(device=device, package=package, distribution=package.replace("_", "-"), prefix=prefix)
 
 
-# Path below the folder of a plugin -> file of `new_plugin_files`.
-_PLACES = {
-    "pyproject.toml": "pyproject.toml",
-    "README.md": "README.md",
-    "{name.package}/__init__.py": "__init__.py",
-    "tests/test_conformance.py": "test_conformance.py",
-    "docs/operators.md": "operators.md",
-    ".github/workflows/test.yml": "test.yml",
-    ".github/workflows/release.yml": "release.yml",
-    ".github/dependabot.yml": "dependabot.yml",
-    ".pre-commit-config.yaml": "pre-commit.yaml",
-    ".copier-answers.yml": "copier-answers.yml",
-    ".gitignore": "gitignore",
-}
-
-
 def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
     """Returns the files of a plugin of this kind: path below its folder -> text."""
     from importlib_metadata import distribution as find_distribution  # reads an installed distribution
@@ -60,8 +44,10 @@ def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
     words = {"name": name, "kind": kind, "about": KINDS[kind], "version": distribution.version}
     words["device_kind"] = "engine" if kind == "engine" else "interpreter"
     words["api"] = "(1, 2)" if kind == "asynchronous" else "(1, 0)"  # the lowest version that has its hooks and arguments
-    file_of_path = {path.format(name=name): _FILES / f"{file}.txt" for path, file in _PLACES.items()}
-    texts = {path: file.read_text(encoding="utf-8").format(**words) for path, file in file_of_path.items()}
+    texts = {}
+    for file in sorted(_FILES.rglob("*.txt")):
+        path = file.relative_to(_FILES).with_suffix("").as_posix().replace("PACKAGE", name.package)
+        texts[path] = file.read_text(encoding="utf-8").format(**words)
     texts |= {f"{name.package}/device.py": _write_device(name, kind), f"{name.package}/py.typed": ""}
     return {**texts, "LICENSE": distribution.read_text("licenses/LICENSE") or ""}
 
@@ -69,7 +55,7 @@ def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
 def _write_device(name: SimpleNamespace, kind: str) -> str:
     """Returns the source of a device with the names of the plugin in place of TEMPLATE's, and a first line of its own."""
     if kind == "kernels":
-        path = _FILES / "device.py.txt"
+        path = Path(__file__).with_name("new_plugin_device.py.txt")
     else:
         file = "engine.py" if kind == "engine" else "device.py"
         path = _IN_WHEEL / f"{file}.txt" if _IN_WHEEL.exists() else _IN_CHECKOUT / file
