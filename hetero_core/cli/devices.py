@@ -34,7 +34,6 @@ def add_options(parser: Parser) -> None:
 
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the installed devices. A device that cannot be used is a row with its reason, and no error."""
-
     if options.known:
         return _answer_known()
     with Core(device_timeout=options.timeout) as core, follow(options)("making the devices"):

@@ -39,7 +39,6 @@ def add_options(parser: Parser) -> None:
 
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the contents of the model and the answers of the devices. Raises: errors of reading and of devices."""
-
     step = follow(options)
     with Core() as core:
         for device in options.device:
