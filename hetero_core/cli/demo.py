@@ -7,8 +7,9 @@ TEMPLATE runs the whole network slowly, and HETERO runs that operator on TEMPLAT
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from statistics import median
-from time import perf_counter
+from timeit import repeat
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, follow, format_seconds, format_table
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     import onnx
 
     from hetero_core.plan import Plan
-    from hetero_core.runtime.executable import ExecutableNetwork
 
 SPLIT_DEVICE, SLOW_DEVICE, FAST_DEVICE = "HETERO:CPU,TEMPLATE", "TEMPLATE", "CPU"
 LOWEST_ACCURACY = 0.95
@@ -53,9 +53,10 @@ def answer(options: argparse.Namespace) -> Answer:
         refused = core.query_network(network, FAST_DEVICE).refused
         split, single = core.load_network(network, SPLIT_DEVICE), core.load_network(network, SLOW_DEVICE)
         probabilities, expected = (loaded.infer(inputs)["probabilities"] for loaded in (split, single))
-        warm_up(split, lambda: split.infer(inputs), _COMPILING_SECONDS)
+        warm_up(split, partial(split.infer, inputs), _COMPILING_SECONDS)
         plan: Plan = split.get_metric("HETERO_PLAN")
-        seconds = {device: _time(loaded, inputs) for device, loaded in ((SLOW_DEVICE, single), (SPLIT_DEVICE, split))}
+        runs = {SLOW_DEVICE: partial(single.infer, inputs), SPLIT_DEVICE: partial(split.infer, inputs)}
+        seconds = {device: median(repeat(run, number=1, repeat=_RUNS)) for device, run in runs.items()}
     correct = int((probabilities.argmax(axis=1) == digits).sum())
     fields: dict[str, Any] = {"accuracy": correct / len(digits), "correct": correct, "images": len(digits)}
     fields["devices"] = list(dict.fromkeys(stage.device for stage in plan.stages))
@@ -81,15 +82,6 @@ def _stretch(pictures: Any) -> Any:
     """Returns each picture, float (count, 1, height, width), with its darkest element at 1 and its lightest at 0."""
     low, high = pictures.min((1, 2, 3), keepdims=True), pictures.max((1, 2, 3), keepdims=True)
     return (pictures - low) / (high - low)
-
-
-def _time(loaded: ExecutableNetwork, inputs: Mapping[str, Any]) -> float:
-    seconds = []
-    for _ in range(_RUNS):
-        began = perf_counter()
-        loaded.infer(inputs)
-        seconds.append(perf_counter() - began)
-    return median(seconds)
 
 
 def _passes(fields: Mapping[str, Any]) -> bool:

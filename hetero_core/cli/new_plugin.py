@@ -29,13 +29,6 @@ _CORE = Path(__file__).parents[1]
 _IN_WHEEL, _IN_CHECKOUT = _CORE / "template", _CORE.parent / "plugins" / "template" / "hetero_template"
 
 
-def _name_plugin(device: str) -> SimpleNamespace:
-    """Returns the names of a device, package, distribution and classes: MY_CHIP, hetero_my_chip, hetero-my-chip, MyChip."""
-    package = f"hetero_{device.lower()}"
-    prefix = "".join(part.capitalize() for part in device.split("_"))
-    return SimpleNamespace(device=device, package=package, distribution=package.replace("_", "-"), prefix=prefix)
-
-
 def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
     """Returns the files of a plugin of this kind: path below its folder -> text."""
     from importlib_metadata import distribution as find_distribution  # reads an installed distribution
@@ -79,7 +72,11 @@ def answer(options: argparse.Namespace) -> Answer:
     """Returns the files that were written. Raises: UsageError for a wrong or taken name, and for a folder that holds something."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*", options.name):
         raise UsageError(f"a device cannot be named '{options.name}'; expected letters, digits and single underscores, as MY_CHIP")
-    name = _name_plugin(options.name.upper().replace("-", "_"))
+    device = options.name.upper().replace(
+        "-", "_"
+    )  # MY_CHIP, of the package hetero_my_chip, in hetero-my-chip, with the class MyChip
+    package, prefix = f"hetero_{device.lower()}", "".join(part.capitalize() for part in device.split("_"))
+    name = SimpleNamespace(device=device, package=package, distribution=package.replace("_", "-"), prefix=prefix)
     _require_free(name)
     folder = Path(options.folder or name.distribution)
     texts = _write_texts(name, options.kind)

@@ -17,7 +17,7 @@ from hetero_core.network.graph import Network
 from hetero_core.plan import Plan
 from hetero_core.reports.fields import plan_to_json, record_to_json
 from hetero_core.reports.single import plan_single_device
-from hetero_core.reports.text import describe_plan
+from hetero_core.reports.text import describe_explanation, describe_plan, explain_node
 
 NODE_LIMIT = 40
 _TRACE_KEY = "HETERO_TRACE_SELECTION"
@@ -50,12 +50,17 @@ def answer(options: argparse.Namespace) -> Answer:
         if options.cost:
             return _list_costs(core, network, options, config)
         result = core.query_network(network, options.device, config)
-        explained = _explain(core, network, result, options, config) if options.explain else None
-    plan = None if result.plan is None else plan_to_json(result.plan)
+        if options.explain:
+            plan = _find_plan(core, network, result, options.device, config)
+            for name in options.explain:
+                explain_node(plan, name)  # an unknown name is an error before any device is asked again
+            plan = _ask_every_device(core, network, plan, config)
     fields: dict[str, Any] = {"network": network.name, "device": options.device, "supported": result.supported}
-    fields |= {"refused": result.refused, "plan": plan}
-    if explained is not None:
-        text, fields["explanations"] = explained
+    fields |= {"refused": result.refused, "plan": None if result.plan is None else plan_to_json(result.plan)}
+    if options.explain:
+        explanations = [explain_node(plan, name) for name in options.explain]
+        text = "\n\n".join(describe_explanation(plan, each) for each in explanations)
+        fields["explanations"] = list(map(record_to_json, explanations))
     elif not options.trace_selection:
         text = _describe(network, result, options)
     elif result.plan is not None:
@@ -64,20 +69,6 @@ def answer(options: argparse.Namespace) -> Answer:
         count = len(result.refused)
         raise UsageError(f"no subgraphs were selected: {count} nodes have no device; leave --trace-selection out to see why")
     return Answer(text, fields, WRONG_RESULT if result.refused else OK)
-
-
-def _explain(
-    core: Core, network: Network, result: QueryResult, options: argparse.Namespace, config: Mapping[str, str]
-) -> tuple[str, list[dict[str, Any]]]:
-    """Returns text and JSON fields about each node that --explain names; every device of the list is asked about them."""
-    from hetero_core.reports.text import describe_explanation, explain_node
-
-    plan = _find_plan(core, network, result, options.device, config)
-    for name in options.explain:
-        explain_node(plan, name)  # an unknown name is an error before any device is asked again
-    plan = _ask_every_device(core, network, plan, config)
-    explanations = [explain_node(plan, name) for name in options.explain]
-    return "\n\n".join(describe_explanation(plan, each) for each in explanations), list(map(record_to_json, explanations))
 
 
 def _list_costs(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> Answer:
