@@ -200,18 +200,16 @@ def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> l
         groups: dict[str, list[str]] = {}
         for name in remaining:
             groups.setdefault(network.node(name).operator, []).append(name)
-        return [{"device": None, "nodes": names, "text": _describe_untaken(network, names)} for names in groups.values()]
+        untaken: list[dict[str, Any]] = []
+        for operator, names in groups.items():
+            cure = "it is a custom operator: make it known with Core.add_extension"
+            if network.node(names[0]).domain in _KNOWN_DOMAINS:
+                cure = "the plugin of another device may take it, and 'hetero query' shows every reason"
+            text = f"no device takes '{names[0]}' ({operator}), {len(names)} of {len(network.nodes)} nodes; {cure}"
+            untaken.append({"device": None, "nodes": names, "text": text})
+        return untaken
     splitter, cure = f"HETERO:{','.join(devices)}", "" if "HETERO" in core.device_names else ", after: pip install hetero-hetero"
     return [{"device": splitter, "text": f"{splitter} runs the model in parts{cure}"}]
-
-
-def _describe_untaken(network: Network, names: Sequence[str]) -> str:
-    """Returns a sentence on nodes that no installed device takes, and a possible cure."""
-    node = network.node(names[0])
-    cure = "it is a custom operator: make it known with Core.add_extension"
-    if node.domain in _KNOWN_DOMAINS:
-        cure = "the plugin of another device may take it, and 'hetero query' shows every reason"
-    return f"no device takes '{names[0]}' ({node.operator}), {len(names)} of {len(network.nodes)} nodes; {cure}"
 
 
 def _cover(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

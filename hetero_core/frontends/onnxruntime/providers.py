@@ -63,9 +63,11 @@ def place_session(providers: Sequence[Any] | None, provider_options: Sequence[An
     if chosen:
         return Placement(chosen, config, True, present)
     accelerators = [device for device in device_of_provider.values() if device is not None]
-    if HETERO_PROVIDER in present or not accelerators:
-        return Placement(_find_automatic(core, is_host=HETERO_PROVIDER not in present), config, False, present)
-    return Placement(_join_hosts(core, accelerators), {}, False, present)
+    is_host = HETERO_PROVIDER not in present
+    if (is_host and accelerators) or "AUTO" not in core.device_names:
+        return Placement(_join_hosts(core, accelerators if is_host else []), config, False, present)
+    left_out = [f"-{name}" for name in core.device_names if is_host and _ask(name, core.find_kind) == "accelerator"]
+    return Placement("AUTO" + (":" if left_out else "") + ",".join(left_out), config, False, present)
 
 
 def find_splitter() -> str | None:
@@ -79,15 +81,6 @@ def _join_hosts(core: Core, accelerators: Sequence[str]) -> str:
     names = core.device_names
     listed = [*accelerators, *(name for name in _HOSTS if name in names and name not in accelerators)]
     return "HETERO:" + ",".join(listed) if len(listed) > 1 and "HETERO" in names else next(iter(listed), "AUTO")
-
-
-def _find_automatic(core: Core, *, is_host: bool = False) -> str:
-    """Returns AUTO, without accelerators if `is_host`; the host's first device if AUTO is not installed."""
-    names = core.device_names
-    if "AUTO" not in names:
-        return _join_hosts(core, [])
-    accelerators = [name for name in names if _ask(name, core.find_kind) == "accelerator"] if is_host else []
-    return "AUTO" + (":" if accelerators else "") + ",".join(f"-{name}" for name in accelerators)
 
 
 def _find_device(core: Core, provider: str, options: Mapping[str, str]) -> str | None:
