@@ -398,8 +398,8 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
         return [text.replace(f"{ONLY_INPUT}=", f"{inputs[0].name}=") if len(inputs) == 1 else text for text in texts]
 
     def collect(inputs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec]) -> dict[str, Any]:
-        shapes = shared.read_shapes(name_shapes(options.shape, inputs))
-        return collect_inputs(options.input, inputs, network=network, shapes=shapes, seed=options.seed, replaceable=replaceable)
+        named = argparse.Namespace(**{**vars(options), "shape": name_shapes(options.shape, inputs)})
+        return collect_inputs(named, inputs, network=network, replaceable=replaceable)
 
     if is_blob(options.model):
         if options.batch is not None or options.model_shape or task.pins:

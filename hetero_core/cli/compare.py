@@ -51,10 +51,8 @@ def answer(options: argparse.Namespace) -> Answer:
         configs = list(zip(options.device, shared.share_config(core, options.device, shared.read_config(options)), strict=True))
         for device, config in configs:
             core.resolve_config(device, config)  # a wrong value is reported before the model is read
-        model, shapes = shared.read_model(core, options.model), shared.read_shapes(options.shape)
-        inputs = collect_inputs(
-            options.input, model.inputs, network=model.name, shapes=shapes, seed=options.seed, replaceable=list_replaceable(model)
-        )
+        model = shared.read_model(core, options.model)
+        inputs = collect_inputs(options, model.inputs, network=model.name, replaceable=list_replaceable(model))
         names = tuple(name for name in model.border.replaceable if name in inputs)
         network = free_constants(model, names) if names else model
         reference, other = (Runner(core, device, config, follow(options)) for device, config in configs)

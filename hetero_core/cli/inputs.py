@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import UsageError
-from hetero_core.cli.options import Parser, add_repeated, reshape
+from hetero_core.cli.options import Parser, add_repeated, read_shapes, reshape
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
 from hetero_core.errors import enumerate_choices, suggest
 from hetero_core.network.border import InputInfo
@@ -30,25 +30,19 @@ if TYPE_CHECKING:
 
 
 def collect_inputs(
-    texts: Sequence[str],
-    specs: Sequence[ValueSpec],
-    *,
-    network: str,
-    shapes: Mapping[str, tuple[int, ...]],
-    seed: int | None,
-    replaceable: Sequence[ValueSpec] = (),
+    options: argparse.Namespace, specs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec] = ()
 ) -> dict[str, Any]:
-    """Returns the checked inputs of an inference: values of the -i options, and with a seed random values for the rest.
+    """Returns the checked inputs of an inference by the options -i, --shape and --seed, which is None if missing inputs are an error.
 
-    `shapes` come from the --shape options, by input or by named size; `replaceable` are constants that -i may replace.
+    `replaceable` are constants that -i may replace.
 
     Raises: UsageError, InputNameError, InputTypeError, InputShapeError.
     """
     from hetero_core.runtime.inputs import order_inputs
 
-    inputs = read_inputs(texts, specs, network=network, replaceable=replaceable)
+    inputs = read_inputs(options.input, specs, network=network, replaceable=replaceable)
     asked = (*specs, *(spec for spec in replaceable if spec.name in inputs))
-    filled = fill_inputs(inputs, asked, shapes, seed=seed)
+    filled = fill_inputs(inputs, asked, read_shapes(options.shape), seed=options.seed)
     require_complete(filled, asked, network=network)
     order_inputs(filled, asked, network=network)
     return filled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -19,7 +19,6 @@ from hetero_core.profile import Profile
 
 if TYPE_CHECKING:
     from hetero_core.network.graph import Network
-    from hetero_core.network.types import ValueSpec
     from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.request import InferRequest
 
@@ -64,6 +63,7 @@ def answer(options: argparse.Namespace) -> Answer:
     for name, needed in (("seed", "random"), ("rtol", "compare"), ("atol", "compare")):
         if getattr(options, name) is not None and not getattr(options, needed):
             raise UsageError(f"--{name} has a meaning only with --{needed}")
+    options.seed = (options.seed or 0) if options.random else None
     if options.executed is not None and Path(options.executed).suffix.lower() != ".onnx":
         raise UsageError(f"--executed {options.executed}: expected a name that ends with .onnx")
     with Core() as core:
@@ -80,7 +80,7 @@ def answer(options: argparse.Namespace) -> Answer:
         with step(f"reading '{options.model}'"):
             network = prepare_network(shared.read_model(core, options.model), options)
         options.shape = []  # the inputs have these shapes now
-        inputs = _collect_inputs(options, network.inputs, network.name, list_replaceable(network))
+        inputs = collect_inputs(options, network.inputs, network=network.name, replaceable=list_replaceable(network))
         pinned = shared.pin_network(core, network, options.device, shared.read_pins(options))
         with step(f"loading network '{network.name}' on {options.device}"):
             executable = core.load_network(pinned, options.device, config)
@@ -97,17 +97,8 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
     step = follow(options)
     with step(f"importing '{options.model}'"):
         executable = core.import_network(options.model, options.device, shared.read_config(options), trust=options.trust)
-    inputs = _collect_inputs(options, executable.inputs, executable.name, executable.replaceable)
+    inputs = collect_inputs(options, executable.inputs, network=executable.name, replaceable=executable.replaceable)
     return _infer(executable, inputs, step, options)[1]
-
-
-def _collect_inputs(
-    options: argparse.Namespace, specs: Sequence[ValueSpec], network: str, replaceable: Sequence[ValueSpec]
-) -> dict[str, Any]:
-    """Returns the inputs and replaced constants, checked before a network is loaded."""
-    seed = None if not options.random else 0 if options.seed is None else options.seed
-    shapes = shared.read_shapes(options.shape)
-    return collect_inputs(options.input, specs, network=network, shapes=shapes, seed=seed, replaceable=replaceable)
 
 
 def _infer(

@@ -58,8 +58,7 @@ def _measure(core: Core, network: Network, options: argparse.Namespace) -> Plan 
     from hetero_core.cli.inputs import collect_inputs  # imports NumPy, which parsing does not need
     from hetero_core.cli.outputs import save_outputs
 
-    shapes = shared.read_shapes(options.shape)
-    inputs = collect_inputs(options.input, network.inputs, network=network.name, shapes=shapes, seed=options.seed)
+    inputs = collect_inputs(options, network.inputs, network=network.name)
     with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, follow(options)("measuring"):
         path = Path(folder) / "inputs.npz"
         save_outputs(inputs, str(path))
