@@ -13,7 +13,6 @@ from timeit import repeat
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, follow, format_seconds, format_table
-from hetero_core.cli.options import Parser
 from hetero_core.composing.runs import warm_up
 from hetero_core.contract import Extension
 from hetero_core.core import Core
@@ -30,10 +29,6 @@ SPLIT_DEVICE, SLOW_DEVICE, FAST_DEVICE = "HETERO:CPU,TEMPLATE", "TEMPLATE", "CPU
 LOWEST_ACCURACY = 0.95
 LARGEST_DIFFERENCE = 1e-5
 _COMPILING_SECONDS, _RUNS = 10.0, 5
-
-
-def add_options(parser: Parser) -> None:
-    """Adds the options of the command."""
 
 
 def answer(options: argparse.Namespace) -> Answer:

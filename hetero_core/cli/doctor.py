@@ -15,7 +15,6 @@ from typing import Any
 
 from hetero_core.blobs.store import open_private_folder
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, follow
-from hetero_core.cli.options import Parser
 from hetero_core.core import Core
 from hetero_core.devices.processors import count_affinity, count_processors, grants_flag, read_processor_flags
 from hetero_core.devices.registry import DeviceStatus
@@ -47,10 +46,6 @@ class Finding:
     topic: str
     text: str
     cure: str = ""
-
-
-def add_options(parser: Parser) -> None:
-    """Adds the options of the command."""
 
 
 def answer(options: argparse.Namespace) -> Answer:

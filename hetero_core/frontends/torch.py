@@ -62,17 +62,14 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], *, options: Mapp
         compiled = CompiledGraph(exported, lambda network: core.load_network(network, device, config), is_frozen=is_frozen)
         compiled.find_network(inputs)
     except (_RunsInTorchError, NetworkReadError, UnsupportedNodesError) as error:
-        _warn_of_fallback(graph, device, error)
+        calls = [node for node in graph.graph.nodes if node.op.startswith("call")]
+        lines = [
+            line.strip() for node in calls for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")
+        ]
+        where = f"a graph of {len(calls)} operations ({lines[-1] if lines else 'without calls'})"
+        warnings.warn(f"{where} runs in torch, not on {device}: {error}", TorchFallbackWarning, stacklevel=2)
         return graph.forward  # type: ignore[no-any-return]  # untyped
     return compiled
-
-
-def _warn_of_fallback(graph: fx.GraphModule, device: str, reason: Exception) -> None:
-    """Says that a graph runs in torch, with its number of operations, and the line of the program at which it begins."""
-    calls = [node for node in graph.graph.nodes if node.op.startswith("call")]
-    lines = [line.strip() for node in calls for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
-    where = f"a graph of {len(calls)} operations ({lines[-1] if lines else 'without calls'})"
-    warnings.warn(f"{where} runs in torch, not on {device}: {reason}", TorchFallbackWarning, stacklevel=3)
 
 
 # From a graph of dynamo to a network
