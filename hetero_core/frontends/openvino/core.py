@@ -44,7 +44,7 @@ class Core(Listed):
 
         Raises: RuntimeError; for OpenVINO's IR it says how to get a model of ONNX.
         """
-        unknown, _ = settle_properties(config, (), where="reading a model")
+        unknown, _ = settle_properties(config, {}, where="reading a model")
         if unknown:
             names = ", ".join(sorted(unknown))
             raise ConfigKeyError(f"reading a model has no property {names}; compile_model takes those of devices")
@@ -105,7 +105,7 @@ class Core(Listed):
             self._core.set_config(settings, device)
             self._ineffective.setdefault(device, {}).update(ineffective)
             return
-        settings, ineffective = settle_properties(properties, (), where="the configuration of all devices")
+        settings, ineffective = settle_properties(properties, {}, where="the configuration of all devices")
         self._core.set_config(settings)
         self._properties.update({**settings, **ineffective})
 
