@@ -21,22 +21,9 @@ from threading import Semaphore
 from time import monotonic, perf_counter
 from typing import IO, TYPE_CHECKING, Any
 
+from hetero_core.cli import inputs as feeds
 from hetero_core.cli import options as shared
 from hetero_core.cli.answer import BAD_FILES, INTERRUPTED, OK, Answer, UsageError, count_up, follow, to_json, word_options
-from hetero_core.cli.inputs import (
-    IMAGES,
-    READERS,
-    add_preparation_options,
-    choose_values,
-    describe_inputs,
-    fill_inputs,
-    find_only_input,
-    import_pillow,
-    read_file,
-    read_inputs,
-    require_complete,
-    require_known,
-)
 from hetero_core.cli.outputs import list_arrays, read_archive, write_archive
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
@@ -72,7 +59,7 @@ def add_options(parser: shared.Parser) -> None:
     shared.add_repeated(parser, "-i", "--input", metavar="[NAME=]FOLDER", help=text)
     text = f"where to write the results: {', '.join(sorted(WRITERS))}"
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help=text)
-    group = add_preparation_options(parser)
+    group = feeds.add_preparation_options(parser)
     shared.add_repeated(group, "--value", metavar="NAME", help="only this output, or this inner value; may be repeated")
     text = f"files that run at once, through BATCH; {_BATCH} if the model's batch is open and BATCH takes the model, else 1"
     group.add_argument("--batch", type=shared.whole_number(1), metavar="N", help=text)
@@ -169,13 +156,13 @@ def _list_files(folder: Path, target: Path) -> tuple[dict[str, Path], Counter[st
             path = Path(place, name)
             if name == target.name and target.exists() and path.samefile(target):
                 continue
-            if path.suffix.lower() in READERS:
+            if path.suffix.lower() in feeds.READERS:
                 # A name that is no UTF-8 has no place in JSON or Parquet as it is.
                 path_of_file[os.fsencode(path.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")] = path
             elif not name.startswith("."):
                 others[path.suffix.lower()] += 1
     if not path_of_file:
-        raise UsageError(f"folder '{folder}' has no file that can be read; these are {enumerate_choices(READERS)}")
+        raise UsageError(f"folder '{folder}' has no file that can be read; these are {enumerate_choices(feeds.READERS)}")
     return {file: path_of_file[file] for file in sorted(path_of_file)}, others
 
 
@@ -193,17 +180,17 @@ def _load(
     config, step = shared.read_config(options), follow(options)
     core.resolve_config(options.device, config)  # a wrong name is reported before the model is read
     with step(f"reading '{options.model}'"):
-        network = shared.reshape(choose_values(shared.read_model(core, options.model), options.value), options.shape)
-    values = read_inputs(constants, network.inputs, network=network.name)
+        network = shared.reshape(feeds.choose_values(shared.read_model(core, options.model), options.value), options.shape)
+    values = feeds.read_inputs(constants, network.inputs, network=network.name)
     if name:
-        require_known([name], network.inputs, network.name, f"-i {name}=")
+        feeds.require_known([name], network.inputs, network.name, f"-i {name}=")
     elif unnamed := [path for path in path_of_file.values() if path.suffix.lower() != ".npz"]:
-        name = find_only_input(unnamed[0], [spec for spec in network.inputs if spec.name not in values], network.name)
-    images = [path for path in path_of_file.values() if path.suffix.lower() in IMAGES]
+        name = feeds.find_only_input(unnamed[0], [spec for spec in network.inputs if spec.name not in values], network.name)
+    images = [path for path in path_of_file.values() if path.suffix.lower() in feeds.IMAGES]
     if images:
-        import_pillow(images[0])  # otherwise every image would be a bad file
+        feeds.import_pillow(images[0])  # otherwise every image would be a bad file
     measured = images if any("area" in text for text in options.resize) else []  # the other ways take images of any size
-    network = describe_inputs(network, options, {name: measured} if images and name else {})
+    network = feeds.describe_inputs(network, options, {name: measured} if images and name else {})
     pinned = shared.pin_network(core, network, options.device, shared.read_pins(options))
     if HINT_KEY in core.config_keys(options.device) and HINT_KEY not in {key.strip().upper() for key in config}:
         config[HINT_KEY] = "THROUGHPUT"
@@ -271,13 +258,13 @@ class _Prediction:
         from hetero_core.runtime.inputs import order_inputs
 
         network, cure = self.executable.name, "Give each with -i NAME=VALUE, or a .npz file an array for each"
-        arrays = read_file(path, self._name, self._specs, network=network, where="the archive")
-        if path.suffix.lower() in IMAGES and arrays[self._name].ndim == 4:
+        arrays = feeds.read_file(path, self._name, self._specs, network=network, where="the archive")
+        if path.suffix.lower() in feeds.IMAGES and arrays[self._name].ndim == 4:
             arrays = {self._name: arrays[self._name][0]}
         lacking = [spec for spec in self._specs if spec.name in arrays and _lacks_batch(arrays[spec.name], spec)]
         added = {spec.name: arrays[spec.name][None] for spec in lacking}
-        inputs = fill_inputs({**self._constants, **arrays, **added}, self._specs, {}, seed=None)
-        require_complete(inputs, self._specs, network=network, cure=cure)
+        inputs = feeds.fill_inputs({**self._constants, **arrays, **added}, self._specs, {}, seed=None)
+        feeds.require_complete(inputs, self._specs, network=network, cure=cure)
         order_inputs(inputs, self._specs, network=network)
         return inputs, {spec.shape[0] for spec in lacking if spec.shape and spec.shape[0] is not None}
 
