@@ -57,8 +57,11 @@ def answer(options: argparse.Namespace) -> Answer:
     fields["devices"] = list(dict.fromkeys(stage.device for stage in plan.stages))
     fields["subgraphs"] = [{"device": stage.device, "nodes": list(stage.nodes)} for stage in plan.stages]
     fields["refusals"] = {name: {FAST_DEVICE: reason} for name, reason in refused.items()}
-    fields |= {"seconds": seconds, "agreement": {SLOW_DEVICE: max_absolute_difference(probabilities, expected)}}
-    return Answer(_format(fields, plan), fields, OK if _passes(fields) else WRONG_RESULT)
+    difference = max_absolute_difference(probabilities, expected)
+    fields |= {"seconds": seconds, "agreement": {SLOW_DEVICE: difference}}
+    # "Not above" would let NaN pass.
+    passes = bool(fields["accuracy"] >= LOWEST_ACCURACY and difference <= LARGEST_DIFFERENCE)
+    return Answer(_format(fields, "ok" if passes else "WRONG"), fields, OK if passes else WRONG_RESULT)
 
 
 def _begin_with_contrast(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -79,17 +82,11 @@ def _stretch(pictures: Any) -> Any:
     return (pictures - low) / (high - low)
 
 
-def _passes(fields: Mapping[str, Any]) -> bool:
-    # "Not above" would let NaN pass.
-    return bool(fields["accuracy"] >= LOWEST_ACCURACY and fields["agreement"][SLOW_DEVICE] <= LARGEST_DIFFERENCE)
-
-
-def _format(fields: Mapping[str, Any], plan: Plan) -> str:
+def _format(fields: Mapping[str, Any], verdict: str) -> str:
     right = f"{fields['correct']} of {fields['images']} right"
     refusals = [(FAST_DEVICE, "-", f"refuses {name}: {reason[FAST_DEVICE]}") for name, reason in fields["refusals"].items()]
     rows = [*refusals, *((device, format_seconds(time), right) for device, time in fields["seconds"].items())]
     subgraphs = [(str(index), each["device"], ", ".join(each["nodes"])) for index, each in enumerate(fields["subgraphs"])]
-    verdict = "ok" if _passes(fields) else "WRONG"
     return f"""{fields["images"]} dim, noisy pictures of digits, by a network that begins with an operator of its own
 
 {format_table(("DEVICE", "TIME", "ANSWERS"), rows)}
