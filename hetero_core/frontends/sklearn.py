@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -252,8 +253,8 @@ def read_columns(X: Any, specs: Sequence[ValueSpec], names: Sequence[str]) -> di
         return {specs[0].name: _as_input(array, specs[0])}
     if array.shape[1] != sum(widths):
         raise InputShapeError(f"the inputs {', '.join(map(str, specs))} take {sum(widths)} columns, and X has {array.shape[1]}")
-    parts = np.split(array, np.cumsum(widths)[:-1], axis=1)
-    return {spec.name: _as_input(part, spec) for spec, part in zip(specs, parts, strict=True)}
+    places = zip(specs, accumulate(widths), widths, strict=True)
+    return {spec.name: _as_input(array[:, end - width : end], spec) for spec, end, width in places}
 
 
 def list_columns(frame: Any) -> dict[str, np.ndarray[Any, Any]]:
