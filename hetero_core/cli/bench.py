@@ -11,7 +11,7 @@ import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -78,17 +78,12 @@ def add_options(parser: shared.Parser) -> None:
     shared.add_input_options(parser)
     names = parser.add_argument_group("by the names of OpenVINO's benchmark_app")
     for name, key in _KEYS.items():
-        read = partial(_name_key, key)
+        read = partial(lambda key, text: f"{key}={_HINTS.get(text.upper(), text)}", key)
         names.add_argument(name, dest="config", action="append", type=read, metavar="VALUE", help=f"-c {key}=VALUE")
     names.add_argument("-b", dest="batch", type=count, metavar="N", help="run the model for this batch size")
     reshaped: dict[str, Any] = {"type": read_bracketed_shapes, "action": "append", "metavar": "NAME[SIZE,...],..."}
     names.add_argument("-shape", dest="model_shape", default=[], help="run the model for these shapes of its inputs", **reshaped)
     names.add_argument("-data_shape", dest="shape", help="--shape", **reshaped)
-
-
-def _name_key(key: str, text: str) -> str:
-    """Returns a value of benchmark_app as a -c option."""
-    return f"{key}={_HINTS.get(text.upper(), text)}"
 
 
 def read_bracketed_shapes(text: str) -> str:
@@ -111,29 +106,35 @@ def answer(options: argparse.Namespace) -> Answer:
         raise UsageError("--requests has a meaning only with --api async; leave one of them out")
     options.api = "async" if options.requests is not None else options.api or "sync"
     options.seconds = _SECONDS if options.seconds is None and options.iterations is None else options.seconds
-    config = shared.read_config(options)
-    shares = _share_options(options.device, config, shared.read_pins(options))
-    bench = Bench([BenchTask(options, *share) for share in shares], follow(options))
-    bench.run_rounds(options.rounds)
-    events = None if target is None or bench.is_interrupted else bench.trace()
-    rows = [summarize(bench, position, config) for position in range(len(options.device))]
-    errors = [error for error in bench.errors.values() if isinstance(error, HeteroError)]
+    config, pins, step = shared.read_config(options), shared.read_pins(options), follow(options)
+    devices = [MeasuredDevice(BenchTask(options, *share)) for share in _share_options(options.device, config, pins)]
+    events, is_interrupted = None, False
+    try:
+        measure_rounds(devices, options.rounds, step)
+        events = None if target is None else trace_runs(devices, step)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    rows = [summarize(device, devices, config, pins) for device in devices]
+    errors = [device.error for device in devices if isinstance(device.error, HeteroError)]
     if len(errors) == len(rows) and len({(type(error), str(error)) for error in errors}) == 1:
         raise errors[0]  # a mistake in the call
-    if bench.is_interrupted and not any(row["runs"] for row in rows):
+    if is_interrupted and not any(row["runs"] for row in rows):
         raise KeyboardInterrupt
-    name = next((outcome["network"] for rounds in bench.rounds for outcome in rounds), None)
+    name, cleared = next((device.rounds[0]["network"] for device in devices if device.rounds), None), list_kernel_variables()
     fields: dict[str, Any] = {"model": options.model, "network": name, "api": options.api, "warmup": options.warmup}
-    fields |= {"processors": count_affinity(), "interrupted": bench.is_interrupted}
-    fields |= {"cleared_environment": list_kernel_variables(), "devices": rows}
+    fields |= {"processors": count_affinity(), "interrupted": is_interrupted, "cleared_environment": cleared, "devices": rows}
     text = f"{_describe(options, fields)}\n\n{format_rows(rows)}"
     if target is not None and events is not None:
         shared.write_target(target, format_events(events).encode())
         fields["trace"] = str(target)
         text += f"\n\nwrote '{target}': a trace of a few more runs of each device with PERF_COUNT, which are not in the times above"
-    remarks = _list_remarks(rows, fields["cleared_environment"], is_interrupted=bench.is_interrupted)
+    remarks = [f"not passed on, since they choose other kernels than this machine's: {', '.join(cleared)}"] if cleared else []
+    for row in rows:
+        remarks += [f"{row['device']} has no configuration key {name} and ran without" for name in row.get("left_out", ())]
+    remarks += [f"{row['device']} splits no networks and ran without pins" for row in rows if row.get("ignores_pins")]
+    remarks += ["interrupted; the table has what was measured until then"] if is_interrupted else []
     code = max((row["error"]["exit_code"] for row in rows if row["error"] is not None), default=OK)
-    return Answer(text, fields, INTERRUPTED if bench.is_interrupted else code, remarks)
+    return Answer(text, fields, INTERRUPTED if is_interrupted else code, tuple(remarks))
 
 
 def _share_options(
@@ -161,70 +162,55 @@ def _describe(options: argparse.Namespace, fields: Mapping[str, Any]) -> str:
     return f"network '{fields['network']}': {options.rounds} round{'s' if options.rounds > 1 else ''} of {length} for each device, {how}"
 
 
-def _list_remarks(rows: Sequence[Mapping[str, Any]], cleared: Sequence[str], *, is_interrupted: bool) -> tuple[str, ...]:
-    names = [(row["device"], name) for row in rows for name in row.get("left_out", ())]
-    return (
-        *([f"not passed on, since they choose other kernels than this machine's: {', '.join(cleared)}"] if cleared else []),
-        *(f"{device} has no configuration key {name} and ran without" for device, name in names),
-        *(f"{row['device']} splits no networks and ran without pins" for row in rows if row.get("ignores_pins")),
-        *(["interrupted; the table has what was measured until then"] if is_interrupted else []),
-    )
-
-
 _TRACE_PROCESSES = 1000
 """Number of processes in a trace that each device may have."""
 
 
-class Bench:
-    """The measurements of several devices, by position of their tasks. A device that has failed is not asked again."""
+@dataclass(eq=False)
+class MeasuredDevice:
+    """A device with the answers of its rounds, the outputs in the first of them. A device that has failed is not asked again."""
 
-    def __init__(self, tasks: Sequence[BenchTask], step: Announcer) -> None:
-        self._step = step
-        self.rounds: list[list[dict[str, Any]]] = [[] for _ in tasks]
-        self.errors: dict[int, Exception] = {}
-        self.outputs: dict[int, Any] = {}
-        self.is_interrupted = False
-        self.tasks = tasks
+    task: BenchTask
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    error: Exception | None = None
 
-    def run_rounds(self, count: int) -> None:
-        """Measures every device once in each round, in order and back in turns, against a drift of the machine's speed."""
-        for index in range(count):
-            for position, answer in self._ask(f"round {index + 1} of {count}: timing", index, keeps_outputs=index == 0):
-                if index == 0:
-                    self.outputs[position] = answer.pop("outputs")
-                self.rounds[position].append(answer)
+    def ask(self, step: contextlib.AbstractContextManager[Any], **changes: Any) -> list[dict[str, Any]]:
+        """Returns the answer of a process as a list, which is empty if the device has failed, now or before."""
+        if self.error is not None:
+            return []
+        with step:
+            answer = measure_apart(replace(self.task, **changes))
+        if isinstance(answer, Exception):
+            self.error = answer
+            return []
+        return [answer]
 
-    def trace(self) -> list[dict[str, Any]]:
-        """Returns the trace events of a few more runs of each device that has not failed."""
-        return [event for _, answer in self._ask("tracing", 0, first_process=1) for event in answer["events"]]
 
-    def _ask(self, title: str, turn: int, **changes: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields the answer of each device that has not failed; ends early when it is interrupted."""
-        for position, task in list(enumerate(self.tasks))[:: 1 if turn % 2 == 0 else -1]:
-            if position in self.errors or self.is_interrupted:
-                continue
-            if "first_process" in changes:
-                changes["first_process"] = 1 + position * _TRACE_PROCESSES
-            try:
-                with self._step(f"{title} {task.device}"):
-                    answer = measure_apart(replace(task, **changes))
-            except KeyboardInterrupt:
-                self.is_interrupted = True
-                return
-            if isinstance(answer, Exception):
-                self.errors[position] = answer
-            else:
-                yield position, answer
+def measure_rounds(devices: Sequence[MeasuredDevice], count: int, step: Announcer) -> None:
+    """Measures every device once in each round, in order and back in turns, against a drift of the machine's speed."""
+    for index in range(count):
+        for each in devices[:: 1 if index % 2 == 0 else -1]:
+            title = f"round {index + 1} of {count}: timing {each.task.device}"
+            each.rounds += each.ask(step(title), keeps_outputs=index == 0)
+
+
+def trace_runs(devices: Sequence[MeasuredDevice], step: Announcer) -> list[dict[str, Any]]:
+    """Returns the trace events of a few more runs of each device that has not failed."""
+    events = []
+    for position, each in enumerate(devices):
+        for answer in each.ask(step(f"tracing {each.task.device}"), first_process=1 + position * _TRACE_PROCESSES):
+            events += answer["events"]
+    return events
 
 
 _HEADER = ("DEVICE", "LOAD", "FIRST", "MEDIAN", "P90", "PER SECOND", "PEAK MEMORY")
 
 
-def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the row of a device, with an `error` if it failed and with times if it was measured; `config` has all keys of the call."""
-    task = bench.tasks[position]
-    rounds = bench.rounds[position]
-    error = bench.errors.get(position)
+def summarize(
+    device: MeasuredDevice, devices: Sequence[MeasuredDevice], config: Mapping[str, str], pins: Mapping[str, str]
+) -> dict[str, Any]:
+    """Returns the row of a device, with an `error` if it failed and with times if it was measured; `config`, `pins` of the call."""
+    task, rounds, error = device.task, device.rounds, device.error
     code = exit_code_of_error(error) if isinstance(error, HeteroError) else BUG
     row: dict[str, Any] = {"device": task.device, "error": error and error_to_json(error, code)["error"], "runs": 0}
     if not rounds:
@@ -237,18 +223,19 @@ def summarize(bench: Bench, position: int, config: Mapping[str, str]) -> dict[st
         **row,
         "config": task.config,
         "left_out": [name for name in config if name not in task.config],
-        "ignores_pins": not task.pins and any(other.pins for other in bench.tasks),
+        "ignores_pins": bool(pins) and not task.pins,
         "requests": rounds[0]["requests"],
         "runs": len(latencies),
         "seconds": seconds,
         **{name: median(timing[name] for timing in rounds) for name in columns},
         "min_seconds": latencies[0],
         "median_seconds": median(latencies),
-        **{f"p{percent}_seconds": _find_percentile(latencies, percent) for percent in (90, 99)},
+        # The smallest latency that is not below so many percent of them.
+        **{f"p{percent}_seconds": latencies[math.ceil(len(latencies) * percent / 100) - 1] for percent in (90, 99)},
         "max_seconds": latencies[-1],
         "per_second": len(latencies) / seconds,
         "peak_bytes": max(peaks) if peaks else None,
-        "difference": _compare(bench, position),
+        "difference": _compare(device, devices),
         "rounds": [_describe_round(timing, (*columns, "peak_bytes")) for timing in rounds],
     }
 
@@ -259,20 +246,15 @@ def _describe_round(timing: Mapping[str, Any], columns: Sequence[str]) -> dict[s
     return {**figures, **{name: timing[name] for name in columns}}
 
 
-def _find_percentile(ordered: Sequence[float], percent: int) -> float:
-    """Returns the smallest value that is not below `percent` percent of the values, which are in rising order."""
-    return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
-
-
-def _compare(bench: Bench, position: int) -> dict[str, Any] | None:
+def _compare(device: MeasuredDevice, devices: Sequence[MeasuredDevice]) -> dict[str, Any] | None:
     """Returns the differences from the first device with outputs; None for that device."""
     from hetero_core.cli.outputs import compare_outputs
 
-    first = min(bench.outputs)
-    if position == first or position not in bench.outputs:
+    first = next(each for each in devices if each.rounds)
+    if device is first:
         return None
-    rows = compare_outputs(bench.outputs[position], bench.outputs[first], rtol=None, atol=0.0)
-    fields: dict[str, Any] = {"position": first}
+    rows = compare_outputs(device.rounds[0]["outputs"], first.rounds[0]["outputs"], rtol=None, atol=0.0)
+    fields: dict[str, Any] = {"position": devices.index(first)}
     for name in ("max_absolute_difference", "max_relative_difference"):
         known = [row[name] for row in rows if row[name] is not None]
         # NaN is the largest of all, and `max` would lose it.
@@ -416,8 +398,8 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
         return [text.replace(f"{ONLY_INPUT}=", f"{inputs[0].name}=") if len(inputs) == 1 else text for text in texts]
 
     def collect(inputs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec]) -> dict[str, Any]:
-        shapes = shared.read_shapes(name_shapes(options.shape, inputs))
-        return collect_inputs(options.input, inputs, network=network, shapes=shapes, seed=options.seed, replaceable=replaceable)
+        named = argparse.Namespace(**{**vars(options), "shape": name_shapes(options.shape, inputs)})
+        return collect_inputs(named, inputs, network=network, replaceable=replaceable)
 
     if is_blob(options.model):
         if options.batch is not None or options.model_shape or task.pins:

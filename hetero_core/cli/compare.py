@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -52,17 +51,13 @@ def answer(options: argparse.Namespace) -> Answer:
         configs = list(zip(options.device, shared.share_config(core, options.device, shared.read_config(options)), strict=True))
         for device, config in configs:
             core.resolve_config(device, config)  # a wrong value is reported before the model is read
-        model, shapes = shared.read_model(core, options.model), shared.read_shapes(options.shape)
-        inputs = collect_inputs(
-            options.input, model.inputs, network=model.name, shapes=shapes, seed=options.seed, replaceable=list_replaceable(model)
-        )
+        model = shared.read_model(core, options.model)
+        inputs = collect_inputs(options, model.inputs, network=model.name, replaceable=list_replaceable(model))
         names = tuple(name for name in model.border.replaceable if name in inputs)
         network = free_constants(model, names) if names else model
-        with ExitStack() as stack:
-            step = follow(options)
-            reference, other = (stack.enter_context(Runner(core, device, config, step)) for device, config in configs)
-            compare = compare_unmodified if options.outputs else find_divergence
-            divergence = compare(network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs)
+        reference, other = (Runner(core, device, config, follow(options)) for device, config in configs)
+        compare = compare_unmodified if options.outputs else find_divergence
+        divergence = compare(network, inputs, reference=reference, other=other, rtol=options.rtol, runs=options.runs)
     verdict = {"agrees": divergence.agrees, "is_of_plan": divergence.is_of_plan}
     fields = {"network": network.name, "devices": options.device, **verdict, **record_to_json(divergence)}
     text = format_divergence(divergence, network.name, options.device, shows_all=options.all)
@@ -79,17 +74,11 @@ class Runner:
         self._network: Network | None = None
         self._loaded: ExecutableNetwork | None = None
 
-    def __enter__(self) -> Runner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._loaded is not None:
-            self._loaded.close()
-
     def __call__(self, network: Network, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the outputs; the second and later runs wait until the device has compiled its machine code."""
         if self._loaded is None or network is not self._network:
-            self.__exit__()
+            if self._loaded is not None:
+                self._loaded.close()
             with self._step(f"loading network '{network.name}' on {self._device}"):
                 self._network, self._loaded = network, self._core.load_network(network, self._device, self._config)
         else:

@@ -107,7 +107,8 @@ def _describe_blob(header: BlobHeader, payload: Payload) -> dict[str, Any]:
 
 
 def _format_blob(fields: dict[str, Any], indent: str) -> list[str]:
-    config = " ".join(f"{key}={_show(value)}" for key, value in fields["config"].items() if value not in (None, "", []))
+    texts = {key: ",".join(value) if isinstance(value, list) else value for key, value in fields["config"].items()}
+    config = " ".join(f"{key}={value}" for key, value in texts.items() if value not in (None, ""))
     rows = [
         ("device", str(DeviceName(fields["device"], fields["device_id"]))),
         *([("architecture", fields["architecture"])] if fields["architecture"] else []),
@@ -124,7 +125,3 @@ def _format_blob(fields: dict[str, Any], indent: str) -> list[str]:
         lines.append(f"{indent}section        {section['name']}, {section['bytes']} bytes{mark}")
         lines += _format_blob(section["blob"], indent + "    ") if "blob" in section else []
     return lines
-
-
-def _show(value: Any) -> str:
-    return ",".join(value) if isinstance(value, list) else str(value)

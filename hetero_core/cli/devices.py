@@ -34,7 +34,6 @@ def add_options(parser: Parser) -> None:
 
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the installed devices. A device that cannot be used is a row with its reason, and no error."""
-
     if options.known:
         return _answer_known()
     with Core(device_timeout=options.timeout) as core, follow(options)("making the devices"):
@@ -113,18 +112,16 @@ def _describe_device(core: Core, status: DeviceStatus) -> dict[str, Any]:
 
 def _format_details(fields: dict[str, Any]) -> str:
     metrics = [(name, _show(value)) for name, value in fields["metrics"].items()]
-    keys = [(name, _describe_values(key), key["doc"]) for name, key in fields["config_keys"].items()]
+    keys = []
+    for name, key in fields["config_keys"].items():
+        kind = "|".join(map(str, key["choices"])) or key["type"]
+        keys.append((name, kind if key["default"] in (None, "", []) else f"{kind} = {_show(key['default'])}", key["doc"]))
     tables = (("METRIC", "VALUE"), metrics), (("CONFIGURATION KEY", "VALUES", "MEANING"), keys)
     return "\n".join([fields["name"], *(format_table(header, rows, indent="  ") for header, rows in tables)])
 
 
 def _show(value: Any, separator: str = " ") -> str:
     return separator.join(str(item) for item in value) if isinstance(value, list) else str(value)
-
-
-def _describe_values(key: dict[str, Any]) -> str:
-    kind = "|".join(str(choice) for choice in key["choices"]) or key["type"]
-    return kind if key["default"] in (None, "", []) else f"{kind} = {_show(key['default'])}"
 
 
 def _answer_metric(core: Core, statuses: tuple[DeviceStatus, ...], metric: str) -> Answer:

@@ -6,7 +6,7 @@ import argparse
 import ctypes
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -15,7 +15,6 @@ from typing import Any
 
 from hetero_core.blobs.store import open_private_folder
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, follow
-from hetero_core.cli.options import Parser
 from hetero_core.core import Core
 from hetero_core.devices.processors import count_affinity, count_processors, grants_flag, read_processor_flags
 from hetero_core.devices.registry import DeviceStatus
@@ -49,10 +48,6 @@ class Finding:
     cure: str = ""
 
 
-def add_options(parser: Parser) -> None:
-    """Adds the options of the command."""
-
-
 def answer(options: argparse.Namespace) -> Answer:
     """Returns all findings; the exit code is 1 if a finding needs a cure."""
     from importlib_metadata import packages_distributions  # reads the installed distributions
@@ -68,7 +63,7 @@ def answer(options: argparse.Namespace) -> Answer:
         names = {status.name: str(core.get_metric(status.name, "CODE_FOLDER")) for status in statuses if not status.reason}
         findings += check_code_folders({device: name for device, name in names.items() if name})
     findings += check_threads(os.environ, affinity=count_affinity(), processors=count_processors())
-    findings += check_gpu(read_driver(), find_cuda_fault())
+    findings.append(check_gpu(read_driver(), find_cuda_fault()))
     lines_of_topic: dict[str, list[str]] = {}
     for finding in findings:
         lines = lines_of_topic.setdefault(finding.topic, [finding.topic])
@@ -81,30 +76,27 @@ def answer(options: argparse.Namespace) -> Answer:
     return Answer("\n".join(lines), {"findings": rows, "cures": cures}, WRONG_RESULT if cures else OK)
 
 
-def check_devices(statuses: Iterable[DeviceStatus]) -> list[Finding]:
-    """Returns a finding for each installed device; the cure of an unusable device follows its reason."""
-    findings = []
+def check_devices(statuses: Sequence[DeviceStatus]) -> Iterator[Finding]:
+    """Yields a finding for each installed device; the cure of an unusable device follows its reason."""
     for status in statuses:
-        plugin = f"{status.distribution} {status.version}".strip()
         reason, cure = " ".join(status.reason.split()), ""
         if reason:
             cure = f"do what the reason says, or remove the plugin: pip uninstall {status.distribution}, or leave it out: "
             cure += f"{PLUGINS_VARIABLE}=-{status.name}"
         verdict = f"cannot be used: {reason}" if reason else f"works: {status.full_name}"
-        findings.append(Finding("devices", f"{status.name} ({plugin}) {verdict}", cure))
-    return findings or [Finding("devices", "no device is installed", "install one, as in: pip install hetero-cpu")]
+        plugin = f"{status.distribution} {status.version}".strip()
+        yield Finding("devices", f"{status.name} ({plugin}) {verdict}", cure)
+    if not statuses:
+        yield Finding("devices", "no device is installed", "install one, as in: pip install hetero-cpu")
 
 
-def check_distributions(distributions_of_folder: Mapping[str, Iterable[str]]) -> list[Finding]:
-    """Returns a finding for each package of an engine that several distributions have installed over each other."""
-    findings = []
+def check_distributions(distributions_of_folder: Mapping[str, Iterable[str]]) -> Iterator[Finding]:
+    """Yields a finding for each package of an engine that several distributions have installed over each other."""
     for folder in SHARED_FOLDERS:
         owners = sorted(set(distributions_of_folder.get(folder, ())))
         if len(owners) > 1:
             text = f"{' and '.join(owners)} install the folder {folder} and overwrite each other"
-            cure = f"pip uninstall {' '.join(owners)}, then install one of them"
-            findings.append(Finding("packages", text, cure))
-    return findings
+            yield Finding("packages", text, f"pip uninstall {' '.join(owners)}, then install one of them")
 
 
 def read_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
@@ -116,30 +108,29 @@ def read_libraries(maps: Path = Path("/proc/self/maps")) -> tuple[str, ...]:
     return tuple(sorted(path for path in paths if ".so" in os.path.basename(path)))
 
 
-def check_libraries(paths: Iterable[str]) -> list[Finding]:
-    """Returns the loaded libraries of each kind, with a cure if two different runtimes of OpenMP are in one process."""
+def check_libraries(paths: Iterable[str]) -> Iterator[Finding]:
+    """Yields the loaded libraries of each kind, with a cure if two different runtimes of OpenMP are in one process."""
     names = {path: os.path.basename(path) for path in sorted(paths)}
     paths_of_kind = {kind: [path for path in names if re.match(pattern, names[path])] for kind, pattern in KINDS.items()}
-    findings = [Finding("libraries", f"{kind}: {', '.join(loaded)}") for kind, loaded in paths_of_kind.items() if loaded]
+    for kind, loaded in paths_of_kind.items():
+        if loaded:
+            yield Finding("libraries", f"{kind}: {', '.join(loaded)}")
     runtimes = [kind for kind, loaded in paths_of_kind.items() if loaded and kind.startswith("OpenMP")]
     if len(runtimes) > 1:
         text = f"{' and '.join(runtimes)} are loaded; each keeps threads of its own, and they may wait for each other"
         cure = "load the packages that bring them in processes of their own, or install builds that share one runtime"
-        findings.append(Finding("libraries", text, cure))
-    return findings
+        yield Finding("libraries", text, cure)
 
 
-def check_blas(blas: Iterable[Mapping[str, object]], flags: Iterable[str], environment: Mapping[str, str]) -> list[Finding]:
-    """Returns the kernels of each BLAS in `blas` of threadpoolctl, with a cure if a setting keeps it below the processor's `flags`."""
-    findings = []
+def check_blas(blas: Iterable[Mapping[str, object]], flags: Iterable[str], environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Yields the kernels of each BLAS in `blas` of threadpoolctl, with a cure if a setting keeps it below the processor's `flags`."""
     forced = environment.get("OPENBLAS_CORETYPE")
     for library in blas:
         kernels = library.get("architecture")
         text = f"{library.get('internal_api')} {library.get('version')} computes with the kernels of {kernels}, "
         is_narrow = "avx512f" in flags and kernels in ("Haswell", "Zen", "Sandybridge", "Nehalem", "Prescott")
         cure = f"unset OPENBLAS_CORETYPE, which is {forced}; the processor has AVX-512" if is_narrow and forced else ""
-        findings.append(Finding("libraries", f"{text}{library.get('num_threads')} threads", cure))
-    return findings
+        yield Finding("libraries", f"{text}{library.get('num_threads')} threads", cure)
 
 
 def _read_blas() -> list[Mapping[str, Any]]:
@@ -150,32 +141,29 @@ def _read_blas() -> list[Mapping[str, Any]]:
     return [library for library in threadpool_info() if library.get("user_api") == "blas"]
 
 
-def check_code_folders(folder_of_device: Mapping[str, str]) -> list[Finding]:
-    """Returns a finding for each device that keeps compiled code; its folder is opened, and made if it is missing, as the device does."""
-    findings = []
+def check_code_folders(folder_of_device: Mapping[str, str]) -> Iterator[Finding]:
+    """Yields a finding for each device that keeps compiled code; its folder is opened, and made if it is missing, as the device does."""
     for device, name in folder_of_device.items():
         try:
             folder = open_private_folder(name)
         except PrivateFolderError as error:
-            findings.append(Finding("folders", f"{device} does not keep its compiled code: {error}", FOLDER_CURE))
+            yield Finding("folders", f"{device} does not keep its compiled code: {error}", FOLDER_CURE)
             continue
         sizes = []
         for path in folder.iterdir():
             with suppress(FileNotFoundError):  # another process removed it meanwhile
                 sizes.append(path.stat().st_size)
         text = f"{device} keeps its compiled code in '{folder}': {count(sizes, 'file')}, {sum(sizes) / 1e6:.1f} MB"
-        findings.append(Finding("folders", text))
-    return findings
+        yield Finding("folders", text)
 
 
-def check_threads(environment: Mapping[str, str], *, affinity: int, processors: int) -> list[Finding]:
-    """Returns the number of usable processors, and a cure for each variable that asks for more threads.
+def check_threads(environment: Mapping[str, str], *, affinity: int, processors: int) -> Iterator[Finding]:
+    """Yields the number of usable processors, and a cure for each variable that asks for more threads.
 
     `affinity` counts the processors of the mask, `processors` those that the quota of the control groups leaves.
     """
-    text = f"{processors} processors to use"
-    text += "" if affinity == processors else f", of {affinity} in the mask: a quota holds the rest back"
-    findings = [Finding("threads", text)]
+    quota = "" if affinity == processors else f", of {affinity} in the mask: a quota holds the rest back"
+    yield Finding("threads", f"{processors} processors to use{quota}")
     values = {name: environment[name] for name in THREAD_VARIABLES if name in environment}
     for name, value in values.items():
         fault = cure = ""
@@ -183,14 +171,13 @@ def check_threads(environment: Mapping[str, str], *, affinity: int, processors: 
             fault, cure = " is no number of threads", f"set {name} to 1 to {processors}, or unset it"
         elif int(value) > processors:
             fault, cure = " is more than there are processors", f"set {name}={processors}"
-        findings.append(Finding("threads", f"{name}={value}{fault}", cure))
+        yield Finding("threads", f"{name}={value}{fault}", cure)
     if affinity > processors and not values:
         text = f"BLAS counts the mask and makes {affinity} threads for {processors} processors"
-        findings.append(Finding("threads", text, f"set OPENBLAS_NUM_THREADS={processors} and OMP_NUM_THREADS={processors}"))
-    return findings
+        yield Finding("threads", text, f"set OPENBLAS_NUM_THREADS={processors} and OMP_NUM_THREADS={processors}")
 
 
-def check_gpu(driver: str | None, fault: str | None) -> list[Finding]:
+def check_gpu(driver: str | None, fault: str | None) -> Finding:
     """Returns the version of the NVIDIA driver that the kernel states, and the reason why its library cannot be loaded."""
     text, cure = driver or "no NVIDIA driver", ""
     if driver is None and fault is None:
@@ -198,7 +185,7 @@ def check_gpu(driver: str | None, fault: str | None) -> list[Finding]:
         cure = "install the driver, or start the container with the GPU"
     elif driver is not None and fault is not None:
         text, cure = f"{driver}, but libcuda cannot be loaded: {fault}", "install the driver's libraries of the same version"
-    return [Finding("gpu", text, cure)]
+    return Finding("gpu", text, cure)
 
 
 def read_driver(version: Path = Path("/proc/driver/nvidia/version")) -> str | None:

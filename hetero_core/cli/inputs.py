@@ -1,4 +1,4 @@
-"""Inputs of one inference: from files, from values in the command, and random on demand.
+"""Inputs of one inference: from files, from values in the command, and random on demand; the options that bring them into the model's form.
 
 An option is NAME=FILE or NAME=VALUE. A bare .npz gives each of its arrays to the input of that name; another bare file is the only input.
 --shape x=2,3 is the shape of input x, and binds the named sizes in it; --shape height=320 binds a named size for every input. The shape of
@@ -8,42 +8,41 @@ the pixels 0..255, a float input the pixels divided by 255.
 
 from __future__ import annotations
 
+import argparse
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import UsageError
+from hetero_core.cli.options import Parser, add_repeated, read_shapes, reshape
 from hetero_core.dtypes import FLOAT_DTYPES, numpy_dtype
 from hetero_core.errors import enumerate_choices, suggest
+from hetero_core.network.border import InputInfo
 from hetero_core.network.types import Dimension, OptionalType, TensorType, ValueSpec, fixed_sizes, shape_of
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from hetero_core.transforms.editing import EditableNetwork
+
 
 def collect_inputs(
-    texts: Sequence[str],
-    specs: Sequence[ValueSpec],
-    *,
-    network: str,
-    shapes: Mapping[str, tuple[int, ...]],
-    seed: int | None,
-    replaceable: Sequence[ValueSpec] = (),
+    options: argparse.Namespace, specs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec] = ()
 ) -> dict[str, Any]:
-    """Returns the checked inputs of an inference: values of the -i options, and with a seed random values for the rest.
+    """Returns the checked inputs of an inference by the options -i, --shape and --seed, which is None if missing inputs are an error.
 
-    `shapes` come from the --shape options, by input or by named size; `replaceable` are constants that -i may replace.
+    `replaceable` are constants that -i may replace.
 
     Raises: UsageError, InputNameError, InputTypeError, InputShapeError.
     """
     from hetero_core.runtime.inputs import order_inputs
 
-    inputs = read_inputs(texts, specs, network=network, replaceable=replaceable)
+    inputs = read_inputs(options.input, specs, network=network, replaceable=replaceable)
     asked = (*specs, *(spec for spec in replaceable if spec.name in inputs))
-    filled = fill_inputs(inputs, asked, shapes, seed=seed)
+    filled = fill_inputs(inputs, asked, read_shapes(options.shape), seed=options.seed)
     require_complete(filled, asked, network=network)
     order_inputs(filled, asked, network=network)
     return filled
@@ -77,29 +76,24 @@ def fill_inputs(
 
     Raises: UsageError for a shape of no such input, and for all dimensions that stay open, at once.
     """
-    sizes = choose_sizes(shapes, specs)
+    sizes, filled = choose_sizes(shapes, specs), dict(inputs)
     for name in shapes:
         if name in inputs and not isinstance(inputs[name], Literal):
             raise UsageError(f"--shape {name}: the input is read from a file, which has a shape; leave --shape out")
-    filled = dict(inputs)
     for spec in specs:
         value = inputs.get(spec.name)
         if isinstance(value, Literal) and len(value.values) > 1:
-            filled[spec.name] = value = value.make_array(spec, sizes.find_shape(spec))
+            filled[spec.name] = value = value.make_array(spec, find_shape(spec, sizes))
         if value is not None and not isinstance(value, Literal):
-            sizes = sizes.bind(spec, getattr(value, "shape", ()))
+            sizes = {**dict(_pair_names(spec, getattr(value, "shape", ()))), **sizes}
     missing = [spec for spec in specs if seed is not None and spec.name not in inputs and not isinstance(spec.type, OptionalType)]
     _require_chosen_sizes(missing, [spec for spec in specs if isinstance(filled.get(spec.name), Literal)], sizes)
     for index, spec in enumerate(specs):
         value = filled.get(spec.name)
         if isinstance(value, Literal):
-            filled[spec.name] = value.make_array(spec, sizes.find_shape(spec))
+            filled[spec.name] = value.make_array(spec, find_shape(spec, sizes))
         elif spec in missing:
-            shape = tuple(size for size in sizes.find_shape(spec) or () if isinstance(size, int))
-            try:
-                filled[spec.name] = _draw_tensor(spec, shape, seed=(seed or 0, index))
-            except MemoryError as error:
-                raise UsageError(f"--random: there is no memory for input {spec} of shape {shape}; choose smaller sizes") from error
+            filled[spec.name] = _draw_tensor(spec, find_shape(spec, sizes) or (), seed=(seed or 0, index))
     return {spec.name: filled[spec.name] for spec in specs if spec.name in filled}
 
 
@@ -110,11 +104,15 @@ def _require_chosen_sizes(drawn: Sequence[ValueSpec], literals: Sequence[ValueSp
             raise UsageError(f"--random makes tensors only; input {spec} has to be given with -i")
     # A value for an input of unknown rank is a scalar.
     filled = [spec for spec in literals if find_tensor_shape(spec) is not None]
-    unknown = [spec for spec in (*drawn, *filled) if fixed_sizes(sizes.find_shape(spec)) is None]
+    unknown = [spec for spec in (*drawn, *filled) if fixed_sizes(find_shape(spec, sizes)) is None]
     if unknown:
         title = f"input {unknown[0]} has" if len(unknown) == 1 else f"{len(unknown)} inputs have"
         listed = "" if len(unknown) == 1 else ": " + "; ".join(map(str, unknown))
-        raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {_advise_on_sizes(unknown, sizes)}")
+        shapes = [
+            [size if isinstance(size, int) else 1 for size in find_shape(spec, sizes) or (1, 3, 224, 224)] for spec in unknown
+        ]
+        advice = [f"--shape {spec.name}={','.join(map(str, shape))}" for spec, shape in zip(unknown, shapes, strict=True)]
+        raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {' '.join(advice)}")
 
 
 _CURE = "Give each with -i NAME=FILE or -i NAME=VALUE, or ask for random ones with --random"
@@ -155,10 +153,13 @@ def read_file(path: Path, name: str, specs: Sequence[ValueSpec], *, network: str
 
     Raises: UsageError if the file cannot be read, or has an array for no input.
     """
-    if not name:
-        return _read_whole_archive(path, specs, network, where)
-    spec = next(spec for spec in specs if spec.name == name)
-    return {name: _view_as(open_input(READERS[path.suffix.lower()], path, spec), spec)}
+    if name:
+        spec = next(spec for spec in specs if spec.name == name)
+        return {name: _view_as(open_input(READERS[path.suffix.lower()], path, spec), spec)}
+    arrays: dict[str, Any] = open_input(lambda archive, _: _load_archive(archive), path, ValueSpec(path.name, TensorType(None)))
+    hint = f"-i {path}, which gives all its arrays (name one input to take one array: -i NAME={path})"
+    require_known(list(arrays), specs, network, where or hint)
+    return {spec.name: _view_as(arrays[spec.name], spec) for spec in specs if spec.name in arrays}
 
 
 def find_only_input(path: Path, specs: Sequence[ValueSpec], network: str) -> str:
@@ -207,14 +208,6 @@ def _read_npz(path: Path, spec: ValueSpec) -> Any:
     raise UsageError(f"'{path}' has no array '{spec.name}'{suggest(spec.name, arrays) or ';'} it has {enumerate_choices(arrays)}")
 
 
-def _read_whole_archive(path: Path, specs: Sequence[ValueSpec], network: str, where: str) -> dict[str, Any]:
-    named = ValueSpec(path.name, TensorType(None))
-    arrays: dict[str, Any] = open_input(lambda archive, _: _load_archive(archive), path, named)
-    hint = f"-i {path}, which gives all its arrays (name one input to take one array: -i NAME={path})"
-    require_known(list(arrays), specs, network, where or hint)
-    return {spec.name: _view_as(arrays[spec.name], spec) for spec in specs if spec.name in arrays}
-
-
 def _load_archive(path: Path) -> dict[str, Any]:
     import numpy as np
 
@@ -225,19 +218,17 @@ def _load_archive(path: Path) -> dict[str, Any]:
         return {name: loaded[name] for name in loaded.files}
 
 
-def _read_proto(path: Path, spec: ValueSpec) -> Any:
+def _read_proto(path: Path, _: ValueSpec) -> Any:
     import onnx  # heavy
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # comes with onnx, without types
 
     from hetero_core.network.tensors import read_tensor
     from hetero_core.network.weights import WeightFiles
 
-    content = path.read_bytes()
     try:
-        proto = onnx.TensorProto.FromString(content)
+        proto = onnx.TensorProto.FromString(path.read_bytes())
     except DecodeError as error:
-        reason = f"it is no ONNX TensorProto, or damaged ({error})"
-        raise UsageError(f"cannot read input '{spec.name}' from '{path}': {reason}") from error
+        raise ValueError(f"it is no ONNX TensorProto: {error}") from error
     return read_tensor(proto, WeightFiles(str(path.parent)), f"the tensor of '{path}'").array
 
 
@@ -249,46 +240,34 @@ def _view_as(array: Any, spec: ValueSpec) -> Any:
     return array.view(dtype) if dtype.itemsize == array.dtype.itemsize else array
 
 
-def _draw_tensor(spec: ValueSpec, shape: tuple[int, ...], *, seed: tuple[int, int]) -> np.ndarray[Any, Any]:
+def _draw_tensor(spec: ValueSpec, shape: Any, *, seed: tuple[int, int]) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    generator = np.random.default_rng(seed)
-    dtype = spec.dtype or "float32"
-    if dtype == "string":
-        return np.array(generator.choice(["a", "b", "c"], shape), dtype=object)
-    if dtype.startswith("complex"):
-        return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
-    if dtype in FLOAT_DTYPES:
-        return np.asarray(generator.standard_normal(shape)).astype(numpy_dtype(dtype))
-    # Most integers are indices into an axis of unknown size; 0 and 1 are nearly always in range.
-    return np.asarray(generator.integers(0, 256 if dtype == "uint8" else 2, shape)).astype(numpy_dtype(dtype))
+    generator, dtype = np.random.default_rng(seed), spec.dtype or "float32"
+    try:
+        if dtype == "string":
+            values: Any = generator.choice(["a", "b", "c"], shape)
+        elif dtype.startswith("complex"):
+            values = generator.standard_normal(shape) + 1j * generator.standard_normal(shape)
+        elif dtype in FLOAT_DTYPES:
+            values = generator.standard_normal(shape)
+        else:  # Most integers are indices into an axis of unknown size; 0 and 1 are nearly always in range.
+            values = generator.integers(0, 256 if dtype == "uint8" else 2, shape)
+        return np.asarray(values).astype(numpy_dtype(dtype))
+    except MemoryError as error:
+        raise UsageError(f"--random: there is no memory for input {spec} of shape {shape}; choose smaller sizes") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Chosen sizes: whole shapes by input, and sizes by name."""
+Sizes = Mapping[str, int | tuple[int, ...]]
+"""Chosen sizes: whole shapes by input, and sizes by name, as `with_shapes` takes them."""
 
-    shapes: Mapping[str, tuple[int, ...]]
-    named: Mapping[str, int]
 
-    def find_shape(self, spec: ValueSpec) -> tuple[Dimension, ...] | None:
-        """Returns the shape of an input with the chosen sizes in it; None if the number of axes is unknown."""
-        if spec.name in self.shapes:
-            return self.shapes[spec.name]
-        shape = find_tensor_shape(spec)
-        return None if shape is None else tuple(self.named.get(size, size) if isinstance(size, str) else size for size in shape)
-
-    def bind(self, spec: ValueSpec, shape: Sequence[int]) -> Sizes:
-        """Returns the sizes extended by the unbound names of the input, which an array of this shape binds."""
-        declared = find_tensor_shape(spec)
-        if declared is None or len(declared) != len(shape):
-            return self
-        bindings = {name: size for name, size in zip(declared, shape, strict=True) if isinstance(name, str)}
-        return Sizes(self.shapes, {**bindings, **self.named})
-
-    def of_network(self) -> dict[str, tuple[int, ...] | int]:
-        """Returns the sizes as `with_shapes` takes them."""
-        return {**self.named, **self.shapes}
+def find_shape(spec: ValueSpec, sizes: Sizes) -> tuple[Any, ...] | None:
+    """Returns the shape of an input with the chosen sizes in it; None if the number of axes is unknown."""
+    if isinstance(shape := sizes.get(spec.name), tuple):
+        return shape
+    declared = find_tensor_shape(spec)
+    return None if declared is None else tuple(sizes.get(size, size) if isinstance(size, str) else size for size in declared)
 
 
 def find_tensor_type(spec: ValueSpec) -> TensorType | None:
@@ -311,8 +290,10 @@ def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec
     for name, shape in texts.items():
         text = f"--shape {name}={','.join(map(str, shape))}"
         if name in spec_of_name:
-            shapes[name] = shape
-            pairs = _pair_names(spec_of_name[name], shape, text)
+            shapes[name], declared = shape, find_tensor_shape(spec_of_name[name])
+            if declared is not None and len(declared) != len(shape):
+                raise UsageError(f"{text}: input {spec_of_name[name]} has {len(declared)} axes, and {len(shape)} sizes were given")
+            pairs = _pair_names(spec_of_name[name], shape)
         elif name in names:
             if len(shape) != 1:
                 raise UsageError(f"{text}: '{name}' is one size; expected one number, as in --shape {name}=1")
@@ -326,25 +307,15 @@ def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec
             earlier, earlier_text = named.setdefault(size_name, (size, text))
             if earlier != size:
                 raise UsageError(f"{text}: makes size '{size_name}' {size}, and {earlier_text} makes it {earlier}; they must agree")
-    return Sizes(shapes, {name: size for name, (size, _) in named.items()})
+    return {name: size for name, (size, _) in named.items()} | shapes
 
 
-def _pair_names(spec: ValueSpec, shape: tuple[int, ...], text: str) -> list[tuple[str, int]]:
-    declared = find_tensor_shape(spec)
-    if declared is None:
-        return []
-    if len(declared) != len(shape):
-        raise UsageError(f"{text}: input {spec} has {len(declared)} axes, and {len(shape)} sizes were given")
-    return [(name, size) for name, size in zip(declared, shape, strict=True) if isinstance(name, str)]
-
-
-def _advise_on_sizes(specs: Iterable[ValueSpec], sizes: Sizes) -> str:
-    """Returns --shape options that choose every open size."""
-    texts = []
-    for spec in specs:
-        shape = [size if isinstance(size, int) else 1 for size in sizes.find_shape(spec) or (1, 3, 224, 224)]
-        texts.append(f"--shape {spec.name}={','.join(map(str, shape))}")
-    return " ".join(texts)
+def _pair_names(spec: ValueSpec, shape: Sequence[int]) -> list[tuple[str, int]]:
+    """Returns the named sizes of an input with those of a shape; none for another number of axes."""
+    declared = find_tensor_shape(spec) or ()
+    return [
+        (name, size) for name, size in zip(declared, shape, strict=False) if isinstance(name, str) and len(declared) == len(shape)
+    ]
 
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
@@ -435,15 +406,6 @@ def read_image(path: Path, spec: ValueSpec) -> np.ndarray[Any, Any]:
     raise UsageError(f"image '{path}' gives uint8 or floats; input {spec} takes neither. Give the input as a .npy file")
 
 
-def measure_image(path: Path) -> tuple[int, int]:
-    """Returns height and width of an image file. Raises: UsageError."""
-    try:
-        with import_pillow(path).open(path) as image:
-            return image.height, image.width
-    except OSError as error:
-        raise UsageError(f"cannot read the image '{path}': {error.strerror or error}") from error
-
-
 def import_pillow(path: Path) -> Any:
     """Returns the module of images, which this image needs. Raises: UsageError if it is not installed."""
     try:
@@ -473,3 +435,124 @@ READERS: Mapping[str, Callable[[Path, ValueSpec], Any]] = {
     **dict.fromkeys(IMAGES, read_image),
 }
 """Ending of a file -> the function that reads it for an input."""
+
+
+# The options that bring the inputs and outputs of a model into another form, for the commands that run it: the steps become nodes
+
+
+_DESCRIPTIONS = {
+    "layout": "the order of the axes of the array, as in NHWC",
+    "precision": "the element type of the array, as in U8",
+    "color": "a change of colors, as in 'BGR->RGB'",
+    "resize": "nearest, bilinear, cubic or area: brings height and width to those of the model",
+    "mean": "a number, or one for each channel, to subtract",
+    "scale": "a number, or one for each channel, to divide by",
+}
+
+
+def add_preparation_options(parser: Parser) -> argparse._ArgumentGroup:
+    """Returns a new group with the options that bring inputs into the model's form."""
+    group = parser.add_argument_group("preparation of the model")
+    text = """run the model for this shape of an input, or this value of a named size; for an exported network the shape of a random
+    input with open dimensions"""
+    add_repeated(group, "--shape", metavar="NAME=SIZE,...", help=text)
+    for name, summary in _DESCRIPTIONS.items():
+        group.add_argument(f"--{name}", action="append", default=[], metavar="[NAME=]VALUE", help=summary)
+    return group
+
+
+def find_given(options: argparse.Namespace, *more: str) -> list[str]:
+    """Returns the options of the call that need a model; `more` are names of further such options."""
+    return [f"--{name}" for name in (*_DESCRIPTIONS, *more) if getattr(options, name)]
+
+
+def choose_values(network: EditableNetwork, values: Sequence[str]) -> EditableNetwork:
+    """Returns the network with these values as its outputs, itself without any. Raises: InvalidNetworkError for an unknown name."""
+    if not values:
+        return network
+    known = [spec.name for spec in network.outputs]
+    added = [value for value in dict.fromkeys(values) if value not in known]
+    return network.with_outputs(add=added, only=values)
+
+
+def prepare_network(network: EditableNetwork, options: argparse.Namespace) -> EditableNetwork:
+    """Returns the network as the options ask for it: outputs, then shapes and batch, then the preparation of inputs.
+
+    Raises: UsageError for texts that cannot be read; InvalidNetworkError for changes that the network does not allow.
+    """
+    network = reshape(choose_values(network, options.output), options.shape)
+    if options.batch is not None:
+        network = network.with_batch(options.batch)
+    return describe_inputs(network, options, _list_images(options.input, [spec.name for spec in network.inputs]))
+
+
+def describe_inputs(network: EditableNetwork, options: argparse.Namespace, images: Mapping[str, Sequence[Path]]) -> EditableNetwork:
+    """Returns the network for inputs as the options describe them; `images` has those from images, whose size is that of the first
+    file; it is open without a file. Raises: as `prepare_network`.
+    """
+    names = [spec.name for spec in network.inputs]
+    described: dict[str, dict[str, Any]] = {}
+    for option in _DESCRIPTIONS:
+        for text in getattr(options, option):
+            name, value = _split_value(text, option, names)
+            fields = described.setdefault(name, {})
+            if option in fields:
+                raise UsageError(f"--{option} {text}: input '{name}' has one already; leave one out")
+            fields[option] = _read_numbers(value, option) if option in ("mean", "scale") else value
+    infos = {name: InputInfo(**fields) for name, fields in described.items()}
+    for spec in network.inputs:
+        if spec.name in infos and spec.name in images:
+            infos[spec.name] = _complete(infos[spec.name], images[spec.name], spec.shape or ())
+    return network.with_inputs(infos) if infos else network
+
+
+def _split_value(text: str, option: str, names: Sequence[str]) -> tuple[str, str]:
+    name, equals, value = text.rpartition("=")
+    if equals:
+        return name, value
+    if len(names) != 1:
+        example = names[0] if names else "NAME"
+        raise UsageError(f"--{option} {text}: the network has {len(names)} inputs; say which, as in --{option} {example}={text}")
+    return names[0], text
+
+
+def _read_numbers(text: str, option: str) -> float | tuple[float, ...]:
+    try:
+        numbers = tuple(float(piece) for piece in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"--{option} {text}: expected a number, or one for each channel, as in 123.7,116.3,103.5") from error
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _list_images(texts: Sequence[str], names: Sequence[str]) -> dict[str, list[Path]]:
+    """Returns input -> image file, of the -i options; mistakes in these are reported when they are read."""
+    files: dict[str, list[Path]] = {}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not equals:
+            name, file = (names[0] if len(names) == 1 else ""), text
+        if name and Path(file).suffix.lower() in IMAGES:
+            files[name] = [Path(file)]
+    return files
+
+
+def _complete(info: InputInfo, images: Sequence[Path], shape: Sequence[Dimension]) -> InputInfo:
+    """Returns the description completed for images: 8 bits, channels last, and their size for a resize."""
+    layout = info.layout if info.layout is not None else {2: "HW", 3: "HWC", 4: "NHWC"}.get(len(shape))
+    info = replace(info, layout=layout, precision="U8" if info.precision is None else info.precision)
+    if info.resize is None or layout is None:
+        return info
+    sizes = {"N": shape[0] if shape else None, **_measure_images(images)}
+    return replace(info, shape=tuple(sizes.get(letter) for letter in layout.upper()))
+
+
+def _measure_images(paths: Sequence[Path]) -> dict[str, int]:
+    """Returns the size of the first image that can be read. Raises: UsageError if none can."""
+    for path in paths:
+        try:
+            with import_pillow(path).open(path) as image:
+                return {"H": image.height, "W": image.width}
+        except OSError as error:
+            if path == paths[-1]:
+                raise UsageError(f"cannot read the image '{path}': {error.strerror or error}") from error
+    return {}

@@ -39,7 +39,6 @@ def add_options(parser: Parser) -> None:
 
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the contents of the model and the answers of the devices. Raises: errors of reading and of devices."""
-
     step = follow(options)
     with Core() as core:
         for device in options.device:
@@ -91,6 +90,8 @@ def _find_slow_nodes(core: Core, network: Network, device: str) -> dict[str, lis
 
 
 def _describe_network(network: Network, path: str) -> dict[str, Any]:
+    import onnx  # heavy
+
     from hetero_core.network.graph import iterate_graphs
 
     graphs = list(iterate_graphs(network))
@@ -107,21 +108,16 @@ def _describe_network(network: Network, path: str) -> dict[str, Any]:
     fields["replaceable"] = list(network.border.replaceable)
     fields["states"] = {state.input: state.output for state in network.border.states}
     fields |= {"dynamic_dimensions": list(open_sizes), "nodes": len(network.nodes), "operators": dict(sorted(operators.items()))}
-    fields |= {"functions": _list_functions(path), "parameters": sum(prod(constant.shape) for constant in constants)}
+    # Reading puts functions in place of their calls.
+    functions = onnx.ModelProto.FromString(Path(path).read_bytes()).functions
+    fields["functions"] = {f"{function.domain}:{function.name}": len(function.node) for function in functions}
+    fields["parameters"] = sum(prod(constant.shape) for constant in constants)
     return {**fields, "bytes": sum(constant.nbytes for constant in constants)}
 
 
 def _describe_value(spec: ValueSpec, info: InputInfo | OutputInfo) -> dict[str, Any]:
     shape = None if info.shape is None else list(info.shape)
     return {"name": spec.name, "type": str(spec.type), "precision": info.precision, "layout": info.layout, "shape": shape}
-
-
-def _list_functions(path: str) -> dict[str, int]:
-    """Returns the functions of the model, which reading puts in place of their calls, with the number of their nodes."""
-    import onnx  # heavy
-
-    model = onnx.ModelProto.FromString(Path(path).read_bytes())
-    return {f"{function.domain}:{function.name}": len(function.node) for function in model.functions}
 
 
 def _format(fields: Mapping[str, Any]) -> str:
@@ -204,31 +200,28 @@ def advise(core: Core, network: Network, rows: Sequence[Mapping[str, Any]]) -> l
         groups: dict[str, list[str]] = {}
         for name in remaining:
             groups.setdefault(network.node(name).operator, []).append(name)
-        return [{"device": None, "nodes": names, "text": _describe_untaken(network, names)} for names in groups.values()]
+        untaken: list[dict[str, Any]] = []
+        for operator, names in groups.items():
+            cure = "it is a custom operator: make it known with Core.add_extension"
+            if network.node(names[0]).domain in _KNOWN_DOMAINS:
+                cure = "the plugin of another device may take it, and 'hetero query' shows every reason"
+            text = f"no device takes '{names[0]}' ({operator}), {len(names)} of {len(network.nodes)} nodes; {cure}"
+            untaken.append({"device": None, "nodes": names, "text": text})
+        return untaken
     splitter, cure = f"HETERO:{','.join(devices)}", "" if "HETERO" in core.device_names else ", after: pip install hetero-hetero"
     return [{"device": splitter, "text": f"{splitter} runs the model in parts{cure}"}]
-
-
-def _describe_untaken(network: Network, names: Sequence[str]) -> str:
-    """Returns a sentence on nodes that no installed device takes, and a possible cure."""
-    node = network.node(names[0])
-    cure = "it is a custom operator: make it known with Core.add_extension"
-    if node.domain in _KNOWN_DOMAINS:
-        cure = "the plugin of another device may take it, and 'hetero query' shows every reason"
-    return f"no device takes '{names[0]}' ({node.operator}), {len(names)} of {len(network.nodes)} nodes; {cure}"
 
 
 def _cover(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Returns devices that cover as many nodes as possible, the largest share first, and the nodes that remain."""
     devices: list[str] = []
-    remaining: list[str] = []
+    remaining: list[str] | None = None
     for row in sorted(rows, key=lambda row: (len(row["refused_nodes"]), row["device"])):
         refused = set(row["refused_nodes"])
-        fewer = [name for name in remaining if name in refused] if devices else row["refused_nodes"]
-        if not devices or len(fewer) < len(remaining):
-            devices.append(row["device"])
-            remaining = fewer
-    return devices, remaining
+        fewer = row["refused_nodes"] if remaining is None else [name for name in remaining if name in refused]
+        if remaining is None or len(fewer) < len(remaining):
+            devices, remaining = [*devices, row["device"]], fewer
+    return devices, remaining or []
 
 
 def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[str, Any]], nodes: int) -> str:

@@ -49,7 +49,7 @@ COMMANDS = {
     "new-plugin": "write the package of a device of your own",
     "demo": "classify pictures of digits on HETERO:TEMPLATE,CPU and check the result",
 }
-"""The commands with their summaries, in the order of the help; the module of each has `add_options` and `answer`."""
+"""The commands with their summaries, in the order of the help; the module of each has `answer`, and `add_options` unless it has none."""
 _EPILOG = (
     "Exit codes: 0 ok, 1 the result is wrong or some node has no device, 2 wrong usage or input, "
     "3 a device is missing or cannot be used, 4 some files have no result."
@@ -92,7 +92,8 @@ def build_parser(words: Collection[str] = COMMANDS) -> Parser:
         command.add_argument("--json", action="store_true", help="print one JSON document, also for an error")
         if name in words:
             module = import_module(f"hetero_core.cli.{name.replace('-', '_')}")
-            module.add_options(command)
+            if hasattr(module, "add_options"):
+                module.add_options(command)
             command.set_defaults(answer=module.answer)
     return parser
 

@@ -1,7 +1,7 @@
 """`hetero new-plugin`: writes the package of a device, to be installed and tested at once.
 
-Placeholders in the files of `new_plugin_files` become the names of the plugin. A device with a queue and an engine are TEMPLATE's own
-sources, which the core's wheel holds as texts.
+`new_plugin_files` has the files at their places below the folder of a plugin, whose names stand for their placeholders. A device with a
+queue and an engine are TEMPLATE's own sources, which the core's wheel holds as texts.
 """
 
 from __future__ import annotations
@@ -29,29 +29,6 @@ _CORE = Path(__file__).parents[1]
 _IN_WHEEL, _IN_CHECKOUT = _CORE / "template", _CORE.parent / "plugins" / "template" / "hetero_template"
 
 
-def _name_plugin(device: str) -> SimpleNamespace:
-    """Returns the names of a device, package, distribution and classes: MY_CHIP, hetero_my_chip, hetero-my-chip, MyChip."""
-    package = f"hetero_{device.lower()}"
-    prefix = "".join(part.capitalize() for part in device.split("_"))
-    return SimpleNamespace(device=device, package=package, distribution=package.replace("_", "-"), prefix=prefix)
-
-
-# Path below the folder of a plugin -> file of `new_plugin_files`.
-_PLACES = {
-    "pyproject.toml": "pyproject.toml",
-    "README.md": "README.md",
-    "{name.package}/__init__.py": "__init__.py",
-    "tests/test_conformance.py": "test_conformance.py",
-    "docs/operators.md": "operators.md",
-    ".github/workflows/test.yml": "test.yml",
-    ".github/workflows/release.yml": "release.yml",
-    ".github/dependabot.yml": "dependabot.yml",
-    ".pre-commit-config.yaml": "pre-commit.yaml",
-    ".copier-answers.yml": "copier-answers.yml",
-    ".gitignore": "gitignore",
-}
-
-
 def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
     """Returns the files of a plugin of this kind: path below its folder -> text."""
     from importlib_metadata import distribution as find_distribution  # reads an installed distribution
@@ -60,8 +37,10 @@ def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
     words = {"name": name, "kind": kind, "about": KINDS[kind], "version": distribution.version}
     words["device_kind"] = "engine" if kind == "engine" else "interpreter"
     words["api"] = "(1, 2)" if kind == "asynchronous" else "(1, 0)"  # the lowest version that has its hooks and arguments
-    file_of_path = {path.format(name=name): _FILES / f"{file}.txt" for path, file in _PLACES.items()}
-    texts = {path: file.read_text(encoding="utf-8").format(**words) for path, file in file_of_path.items()}
+    texts = {}
+    for file in sorted(_FILES.rglob("*.txt")):
+        path = file.relative_to(_FILES).with_suffix("").as_posix().replace("PACKAGE", name.package)
+        texts[path] = file.read_text(encoding="utf-8").format(**words)
     texts |= {f"{name.package}/device.py": _write_device(name, kind), f"{name.package}/py.typed": ""}
     return {**texts, "LICENSE": distribution.read_text("licenses/LICENSE") or ""}
 
@@ -69,7 +48,7 @@ def _write_texts(name: SimpleNamespace, kind: str) -> dict[str, str]:
 def _write_device(name: SimpleNamespace, kind: str) -> str:
     """Returns the source of a device with the names of the plugin in place of TEMPLATE's, and a first line of its own."""
     if kind == "kernels":
-        path = _FILES / "device.py.txt"
+        path = Path(__file__).with_name("new_plugin_device.py.txt")
     else:
         file = "engine.py" if kind == "engine" else "device.py"
         path = _IN_WHEEL / f"{file}.txt" if _IN_WHEEL.exists() else _IN_CHECKOUT / file
@@ -93,7 +72,11 @@ def answer(options: argparse.Namespace) -> Answer:
     """Returns the files that were written. Raises: UsageError for a wrong or taken name, and for a folder that holds something."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*", options.name):
         raise UsageError(f"a device cannot be named '{options.name}'; expected letters, digits and single underscores, as MY_CHIP")
-    name = _name_plugin(options.name.upper().replace("-", "_"))
+    device = options.name.upper().replace(
+        "-", "_"
+    )  # MY_CHIP, of the package hetero_my_chip, in hetero-my-chip, with the class MyChip
+    package, prefix = f"hetero_{device.lower()}", "".join(part.capitalize() for part in device.split("_"))
+    name = SimpleNamespace(device=device, package=package, distribution=package.replace("_", "-"), prefix=prefix)
     _require_free(name)
     folder = Path(options.folder or name.distribution)
     texts = _write_texts(name, options.kind)

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from hetero_core.cli.answer import UsageError
 from hetero_core.devices.switches import read_switches
@@ -122,26 +122,20 @@ def add_rtol(parser: argparse._ActionsContainer) -> None:
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     """Returns a function that reads a whole number and raises ArgumentTypeError if it is below `least` or above `most`."""
-    expected = f"{least} or more" if most is None else f"{least} to {most}"
-
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and least <= int(text) <= (int(text) if most is None else most)):
-            raise argparse.ArgumentTypeError(f"expected a whole number of {expected}, got {text}")
-        return int(text)
-
-    return read
+    expected = f"a whole number of {least} or more" if most is None else f"a whole number of {least} to {most}"
+    return partial(_read_number, int, lambda number: least <= number <= (number if most is None else most), expected)
 
 
-def _read_number(text: str, *, is_valid: Callable[[float], bool], expected: str) -> float:
+def _read_number(read: Callable[[str], Any], is_valid: Callable[[Any], bool], expected: str, text: str) -> Any:
     with contextlib.suppress(ValueError):
-        if math.isfinite(number := float(text)) and is_valid(number):
+        if is_valid(number := read(text)):
             return number
     raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
 
 
 # Finite numbers of options. Raises: ArgumentTypeError for any other text.
-read_tolerance = partial(_read_number, is_valid=lambda number: number >= 0, expected="a number of 0 or more")
-read_seconds = partial(_read_number, is_valid=lambda number: number > 0, expected="seconds above 0")
+read_tolerance = partial(_read_number, float, lambda number: 0 <= number < math.inf, "a number of 0 or more")
+read_seconds = partial(_read_number, float, lambda number: 0 < number < math.inf, "seconds above 0")
 
 
 def find_target(path: str) -> Path:
@@ -152,19 +146,25 @@ def find_target(path: str) -> Path:
     return target
 
 
-def write_target(target: Path, content: bytes) -> None:
-    """Writes a file, which appears complete or not at all. Raises: UsageError if it cannot be written."""
+@contextlib.contextmanager
+def open_target(target: Path) -> Iterator[IO[bytes]]:
+    """Gives the stream of a file, which appears complete or not at all. Raises: UsageError if it cannot be written."""
     try:
         with replace_file(target) as stream:
-            stream.write(content)
+            yield stream
     except OSError as error:
         raise UsageError(f"cannot write '{target}': {error.strerror or error}") from error
 
 
+def write_target(target: Path, content: bytes) -> None:
+    """Writes a file, as `open_target` does."""
+    with open_target(target) as stream:
+        stream.write(content)
+
+
 def read_config(options: argparse.Namespace) -> dict[str, str]:
     """Returns the -c options by key, as texts that the core converts. Raises: UsageError."""
-    pairs = [_split_pair(text, "-c", "KEY=VALUE", text.partition("=")) for text in options.config]
-    return _collect_pairs(pairs, "-c")
+    return _read_pairs(options.config, "-c", "KEY=VALUE", str.partition)
 
 
 def share_config(core: Core, devices: Sequence[str], config: Mapping[str, str]) -> list[dict[str, str]]:
@@ -193,17 +193,18 @@ def read_pins(options: argparse.Namespace) -> dict[str, str]:
 
     Raises: UsageError; AffinityError for the file.
     """
-    pairs = [_split_pair(text, "--pin", "PATTERN=DEVICE", text.rpartition("=")) for text in options.pin]
     from_file = {} if options.affinity is None else affinity.read_pins(options.affinity)
-    return from_file | _collect_pairs(pairs, "--pin")
+    return from_file | _read_pairs(options.pin, "--pin", "PATTERN=DEVICE", str.rpartition)
 
 
 def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Returns the --shape options, input or size to shape; "x=" is a scalar, "n=1,m=2" is two. Raises: UsageError."""
-    single = [piece for text in texts for piece in _split_list(text)]
-    pairs = [_split_pair(text, "--shape", "NAME=SIZE,SIZE,...", text.rpartition("="), may_be_empty=True) for text in single]
+    single: list[str] = []
+    for text in texts:  # a text with commas is a single option unless each piece is one, since names may hold commas
+        pieces = re.split(r",(?=[^,=]+=)", text)
+        single += pieces if all(re.fullmatch(r"[^,=]+=[\d\s]*(,[\d\s]+)*", piece) for piece in pieces) else [text]
     shapes = {}
-    for name, sizes in _collect_pairs(pairs, "--shape").items():
+    for name, sizes in _read_pairs(single, "--shape", "NAME=SIZE,SIZE,...", str.rpartition, may_be_empty=True).items():
         pieces = [piece.strip() for piece in sizes.split(",")] if sizes else []
         if not all(piece.isdecimal() for piece in pieces):
             raise UsageError(f"--shape {name}={sizes}: expected sizes separated by commas, as in {name}=1,3,224,224")
@@ -211,25 +212,18 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _split_list(text: str) -> list[str]:
-    """Returns the options in "n=1,m=2"; any other text with commas is a single option, since names may hold commas."""
-    pieces = re.split(r",(?=[^,=]+=)", text)
-    return pieces if all(re.fullmatch(r"[^,=]+=[\d\s]*(,[\d\s]+)*", piece) for piece in pieces) else [text]
-
-
-def _split_pair(text: str, option: str, form: str, pieces: tuple[str, str, str], *, may_be_empty: bool = False) -> tuple[str, str]:
-    left, equals, right = (piece.strip() for piece in pieces)
-    if not left or not equals or not (right or may_be_empty):
-        raise UsageError(f"{option} {text}: expected {form}")
-    return left, right
-
-
-def _collect_pairs(pairs: Sequence[tuple[str, str]], option: str) -> dict[str, str]:
-    collected: dict[str, str] = {}
-    for left, right in pairs:
-        if collected.setdefault(left, right) != right:
-            raise UsageError(f"{option} gives '{left}' twice: {collected[left]} and {right}; leave one out")
-    return collected
+def _read_pairs(
+    texts: Sequence[str], option: str, form: str, split: Callable[[str, str], tuple[str, str, str]], *, may_be_empty: bool = False
+) -> dict[str, str]:
+    """Returns the pairs of texts with "=". Raises: UsageError for another form, and for two values of one name."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        left, equals, right = (piece.strip() for piece in split(text, "="))
+        if not left or not equals or not (right or may_be_empty):
+            raise UsageError(f"{option} {text}: expected {form}")
+        if pairs.setdefault(left, right) != right:
+            raise UsageError(f"{option} gives '{left}' twice: {pairs[left]} and {right}; leave one out")
+    return pairs
 
 
 def read_model(core: Core, path: str) -> EditableNetwork:
@@ -257,7 +251,7 @@ def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
         return network
     from hetero_core.cli.inputs import choose_sizes
 
-    return network.with_shapes(choose_sizes(read_shapes(shapes), network.inputs).of_network())
+    return network.with_shapes(choose_sizes(read_shapes(shapes), network.inputs))
 
 
 def find_list_key(core: Core, device: str) -> str | None:

@@ -12,38 +12,24 @@ import json
 import os
 import sqlite3
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from threading import Semaphore
 from time import monotonic, perf_counter
 from typing import IO, TYPE_CHECKING, Any
 
+from hetero_core.cli import inputs as feeds
 from hetero_core.cli import options as shared
 from hetero_core.cli.answer import BAD_FILES, INTERRUPTED, OK, Answer, UsageError, count_up, follow, to_json, word_options
-from hetero_core.cli.inputs import (
-    IMAGES,
-    READERS,
-    fill_inputs,
-    find_only_input,
-    import_pillow,
-    measure_image,
-    read_file,
-    read_inputs,
-    require_complete,
-    require_known,
-)
 from hetero_core.cli.outputs import list_arrays, read_archive, write_archive
-from hetero_core.cli.preparation import add_preparation_options, choose_values, describe_inputs
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
 from hetero_core.devices.threads import HINT_KEY
 from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_numpy
 from hetero_core.errors import ClosedError, DeviceCrashedError, DeviceUnavailableError, HeteroError, enumerate_choices
-from hetero_core.files import replace_file
 from hetero_core.reports.text import count
 
 if TYPE_CHECKING:
@@ -58,9 +44,8 @@ if TYPE_CHECKING:
 _BATCH = 8
 _READERS = 4
 _SHOWN = 20
-Record = Callable[[str, Mapping[str, Any], str | None], None]
-"""Keeps the outputs of a file, or the reason for their absence."""
 _Result = tuple[Mapping[str, Any], str | None]
+"""The outputs of a file, and the reason for their absence."""
 _DEVICE_ERRORS = (ClosedError, DeviceCrashedError, DeviceUnavailableError)
 """Errors that no other file would escape."""
 
@@ -74,7 +59,7 @@ def add_options(parser: shared.Parser) -> None:
     shared.add_repeated(parser, "-i", "--input", metavar="[NAME=]FOLDER", help=text)
     text = f"where to write the results: {', '.join(sorted(WRITERS))}"
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help=text)
-    group = add_preparation_options(parser)
+    group = feeds.add_preparation_options(parser)
     shared.add_repeated(group, "--value", metavar="NAME", help="only this output, or this inner value; may be repeated")
     text = f"files that run at once, through BATCH; {_BATCH} if the model's batch is open and BATCH takes the model, else 1"
     group.add_argument("--batch", type=shared.whole_number(1), metavar="N", help=text)
@@ -102,14 +87,15 @@ def answer(options: argparse.Namespace) -> Answer:
             stamps = {file: _find_stamp(path) for file, path in path_of_file.items()}
             done = journal.list_done(stamps)
             title = f"running '{network.name}' on {device}"
-            with count_up(options, title, total=len(stamps), done=len(done)) as advance:
-
-                def record(file: str, outputs: Mapping[str, Any], error: str | None) -> None:
-                    journal.add(file, stamps[file], outputs, error)
-                    advance()
-
+            pending = [file for file in stamps if file not in done]
+            with (
+                count_up(options, title, total=len(stamps), done=len(done)) as advance,
+                closing(prediction.run(pending, options.requests)) as results,
+            ):
                 try:
-                    prediction.run([file for file in stamps if file not in done], options.requests, record)
+                    for file, (outputs, error) in results:
+                        journal.add(file, stamps[file], outputs, error)
+                        advance()
                 except KeyboardInterrupt:
                     text = f"interrupted; the same command goes on from '{journal.path}'"
                     return Answer(text, {"interrupted": True, "journal": str(journal.path)}, INTERRUPTED)
@@ -117,8 +103,8 @@ def answer(options: argparse.Namespace) -> Answer:
                     error.add_note(f"the same command goes on from '{journal.path}'")
                     raise
             seconds = perf_counter() - began
-            with follow(options)(f"writing '{target}'"):
-                write_results(target, journal)
+            with follow(options)(f"writing '{target}'"), shared.open_target(target) as stream:
+                WRITERS[target.suffix.lower()](stream, journal)
             errors = journal.list_errors()
     journal.path.unlink()
     fields: dict[str, Any] = {"network": network.name, "device": device, "output": str(target), "files": len(stamps)}
@@ -170,13 +156,13 @@ def _list_files(folder: Path, target: Path) -> tuple[dict[str, Path], Counter[st
             path = Path(place, name)
             if name == target.name and target.exists() and path.samefile(target):
                 continue
-            if path.suffix.lower() in READERS:
+            if path.suffix.lower() in feeds.READERS:
                 # A name that is no UTF-8 has no place in JSON or Parquet as it is.
                 path_of_file[os.fsencode(path.relative_to(folder).as_posix()).decode("utf-8", "backslashreplace")] = path
             elif not name.startswith("."):
                 others[path.suffix.lower()] += 1
     if not path_of_file:
-        raise UsageError(f"folder '{folder}' has no file that can be read; these are {enumerate_choices(READERS)}")
+        raise UsageError(f"folder '{folder}' has no file that can be read; these are {enumerate_choices(feeds.READERS)}")
     return {file: path_of_file[file] for file in sorted(path_of_file)}, others
 
 
@@ -194,18 +180,17 @@ def _load(
     config, step = shared.read_config(options), follow(options)
     core.resolve_config(options.device, config)  # a wrong name is reported before the model is read
     with step(f"reading '{options.model}'"):
-        network = shared.reshape(choose_values(shared.read_model(core, options.model), options.value), options.shape)
-    values = read_inputs(constants, network.inputs, network=network.name)
+        network = shared.reshape(feeds.choose_values(shared.read_model(core, options.model), options.value), options.shape)
+    values = feeds.read_inputs(constants, network.inputs, network=network.name)
     if name:
-        require_known([name], network.inputs, network.name, f"-i {name}=")
+        feeds.require_known([name], network.inputs, network.name, f"-i {name}=")
     elif unnamed := [path for path in path_of_file.values() if path.suffix.lower() != ".npz"]:
-        name = find_only_input(unnamed[0], [spec for spec in network.inputs if spec.name not in values], network.name)
-    images = [path for path in path_of_file.values() if path.suffix.lower() in IMAGES]
+        name = feeds.find_only_input(unnamed[0], [spec for spec in network.inputs if spec.name not in values], network.name)
+    images = [path for path in path_of_file.values() if path.suffix.lower() in feeds.IMAGES]
     if images:
-        import_pillow(images[0])  # otherwise every image would be a bad file
+        feeds.import_pillow(images[0])  # otherwise every image would be a bad file
     measured = images if any("area" in text for text in options.resize) else []  # the other ways take images of any size
-    sizes = {name: partial(_measure_images, network, name, measured)} if images and name else {}
-    network = describe_inputs(network, options, sizes)
+    network = feeds.describe_inputs(network, options, {name: measured} if images and name else {})
     pinned = shared.pin_network(core, network, options.device, shared.read_pins(options))
     if HINT_KEY in core.config_keys(options.device) and HINT_KEY not in {key.strip().upper() for key in config}:
         config[HINT_KEY] = "THROUGHPUT"
@@ -213,17 +198,6 @@ def _load(
         device, batch = _choose_batches(core, pinned, options, config)
         executable = core.load_network(pinned, device, config)
     return _Prediction(executable, path_of_file, name, values), device, batch
-
-
-def _measure_images(network: Network, name: str, images: Sequence[Path]) -> dict[str, Dimension]:
-    """Returns the sizes of the first image that can be read; without images, height and width are open."""
-    shape = next(spec.shape for spec in network.inputs if spec.name == name)
-    batch = shape[0] if shape else None
-    for path in images:
-        with suppress(UsageError):
-            height, width = measure_image(path)
-            return {"N": batch, "H": height, "W": width}
-    return {"N": batch}
 
 
 def _choose_batches(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> tuple[str, int]:
@@ -248,8 +222,8 @@ class _Prediction:
         self.executable, self._specs = executable, executable.inputs
         self._path_of_file, self._name, self._constants = paths, name, constants
 
-    def run(self, files: Sequence[str], requests: int | None, record: Record) -> None:
-        """Runs the files on so many requests, by default as recommended; records the results in order. Raises: the loss of a device."""
+    def run(self, files: Sequence[str], requests: int | None) -> Generator[tuple[str, _Result]]:
+        """Runs the files on so many requests, by default as recommended; yields the results in order. Raises: the loss of a device."""
         count = requests or max(int(self.executable.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
         slots, waiting = Semaphore(count), deque[tuple[str, Future[_Result]]]()
         pool = ThreadPoolExecutor(count + _READERS)
@@ -257,9 +231,10 @@ class _Prediction:
             for file in files:
                 waiting.append((file, pool.submit(self.compute, file, slots)))
                 if len(waiting) > 2 * (count + _READERS):
-                    _record_first(waiting, record)
-            while waiting:
-                _record_first(waiting, record)
+                    first, future = waiting.popleft()
+                    yield first, future.result()
+            for file, future in waiting:
+                yield file, future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -283,20 +258,15 @@ class _Prediction:
         from hetero_core.runtime.inputs import order_inputs
 
         network, cure = self.executable.name, "Give each with -i NAME=VALUE, or a .npz file an array for each"
-        arrays = read_file(path, self._name, self._specs, network=network, where="the archive")
-        if path.suffix.lower() in IMAGES and arrays[self._name].ndim == 4:
+        arrays = feeds.read_file(path, self._name, self._specs, network=network, where="the archive")
+        if path.suffix.lower() in feeds.IMAGES and arrays[self._name].ndim == 4:
             arrays = {self._name: arrays[self._name][0]}
         lacking = [spec for spec in self._specs if spec.name in arrays and _lacks_batch(arrays[spec.name], spec)]
         added = {spec.name: arrays[spec.name][None] for spec in lacking}
-        inputs = fill_inputs({**self._constants, **arrays, **added}, self._specs, {}, seed=None)
-        require_complete(inputs, self._specs, network=network, cure=cure)
+        inputs = feeds.fill_inputs({**self._constants, **arrays, **added}, self._specs, {}, seed=None)
+        feeds.require_complete(inputs, self._specs, network=network, cure=cure)
         order_inputs(inputs, self._specs, network=network)
         return inputs, {spec.shape[0] for spec in lacking if spec.shape and spec.shape[0] is not None}
-
-
-def _record_first(waiting: deque[tuple[str, Future[_Result]]], record: Record) -> None:
-    file, future = waiting.popleft()
-    record(file, *future.result())
 
 
 def _lacks_batch(array: Any, spec: ValueSpec) -> bool:
@@ -482,12 +452,3 @@ def require_writable(target: Path, outputs: Collection[str]) -> None:
             import pyarrow  # noqa: F401  # the optional extra
         except ImportError as error:
             raise UsageError(f"writing '{target}' needs pyarrow; install it with: pip install 'hetero-core[parquet]'") from error
-
-
-def write_results(target: Path, journal: Journal) -> None:
-    """Writes the output, which appears complete or not at all. Raises: UsageError."""
-    try:
-        with replace_file(target) as stream:
-            WRITERS[target.suffix.lower()](stream, journal)
-    except OSError as error:
-        raise UsageError(f"cannot write '{target}': {error.strerror or error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from hetero_core.network.graph import Network
 from hetero_core.plan import Plan
 from hetero_core.reports.fields import plan_to_json, record_to_json
 from hetero_core.reports.single import plan_single_device
-from hetero_core.reports.text import describe_plan
+from hetero_core.reports.text import describe_explanation, describe_plan, explain_node
 
 NODE_LIMIT = 40
 _TRACE_KEY = "HETERO_TRACE_SELECTION"
@@ -50,29 +50,25 @@ def answer(options: argparse.Namespace) -> Answer:
         if options.cost:
             return _list_costs(core, network, options, config)
         result = core.query_network(network, options.device, config)
-        explained = _explain(core, network, result, options, config) if options.explain else None
-    plan = None if result.plan is None else plan_to_json(result.plan)
+        if options.explain:
+            plan = _find_plan(core, network, result, options.device, config)
+            for name in options.explain:
+                explain_node(plan, name)  # an unknown name is an error before any device is asked again
+            plan = _ask_every_device(core, network, plan, config)
     fields: dict[str, Any] = {"network": network.name, "device": options.device, "supported": result.supported}
-    fields |= {"refused": result.refused, "plan": plan}
-    if explained is not None:
-        text, fields["explanations"] = explained
+    fields |= {"refused": result.refused, "plan": None if result.plan is None else plan_to_json(result.plan)}
+    if options.explain:
+        explanations = [explain_node(plan, name) for name in options.explain]
+        text = "\n\n".join(describe_explanation(plan, each) for each in explanations)
+        fields["explanations"] = list(map(record_to_json, explanations))
+    elif not options.trace_selection:
+        text = _describe(network, result, options)
+    elif result.plan is not None:
+        text = result.plan.selection.rstrip("\n")
     else:
-        text = _show_trace(result) if options.trace_selection else _describe(network, result, options)
+        count = len(result.refused)
+        raise UsageError(f"no subgraphs were selected: {count} nodes have no device; leave --trace-selection out to see why")
     return Answer(text, fields, WRONG_RESULT if result.refused else OK)
-
-
-def _explain(
-    core: Core, network: Network, result: QueryResult, options: argparse.Namespace, config: Mapping[str, str]
-) -> tuple[str, list[dict[str, Any]]]:
-    """Returns text and JSON fields about each node that --explain names; every device of the list is asked about them."""
-    from hetero_core.reports.text import describe_explanation, explain_node
-
-    plan = _find_plan(core, network, result, options.device, config)
-    for name in options.explain:
-        explain_node(plan, name)  # an unknown name is an error before any device is asked again
-    plan = _ask_every_device(core, network, plan, config)
-    explanations = [explain_node(plan, name) for name in options.explain]
-    return "\n\n".join(describe_explanation(plan, each) for each in explanations), list(map(record_to_json, explanations))
 
 
 def _list_costs(core: Core, network: Network, options: argparse.Namespace, config: Mapping[str, str]) -> Answer:
@@ -101,7 +97,7 @@ def _list_costs(core: Core, network: Network, options: argparse.Namespace, confi
         records.append({"node": name, "operator": operator, "device": own, "able": able, "segment": index, "seconds": seconds})
     limit = len(rows) if options.verbose else NODE_LIMIT
     header = ("NODE", "OPERATOR", "DEVICE", "COULD RUN ON", "SEGMENT", *devices)
-    text = format_table(header, rows[:limit]) + _count_rest(len(rows), limit)
+    text = _format_rows(header, rows, limit)
     if placement is None:
         text += "\n\nNo times: a node without a device, or a network that cannot be run with drawn inputs."
     else:
@@ -111,16 +107,10 @@ def _list_costs(core: Core, network: Network, options: argparse.Namespace, confi
     return Answer(text, fields, WRONG_RESULT if result.refused else OK)
 
 
-def _show_trace(result: QueryResult) -> str:
-    if result.plan is None:
-        count = len(result.refused)
-        raise UsageError(f"no subgraphs were selected: {count} nodes have no device; leave --trace-selection out to see why")
-    return result.plan.selection.rstrip("\n")
-
-
 def _describe(network: Network, result: QueryResult, options: argparse.Namespace) -> str:
     limit = len(network.nodes) if options.verbose else NODE_LIMIT
-    parts = [_list_nodes(network, result.supported, limit)] if result.supported else []
+    rows = [(name, network.node(name).operator, device) for name, device in result.supported.items()]
+    parts = [_format_rows(("NODE", "OPERATOR", "DEVICE"), rows, limit)] if rows else []
     if result.plan is not None:
         return "\n\n".join([*parts, describe_plan(result.plan, refusal_limit=limit)])
     taken = f"{len(result.supported)} of {len(network.nodes)} nodes taken"
@@ -129,9 +119,8 @@ def _describe(network: Network, result: QueryResult, options: argparse.Namespace
     return "\n\n".join([*parts, "\n".join([headline, *lines[:limit]]) + _count_rest(len(lines), limit)])
 
 
-def _list_nodes(network: Network, device_of_node: Mapping[str, str], limit: int) -> str:
-    rows = [(name, network.node(name).operator, device) for name, device in device_of_node.items()]
-    return format_table(("NODE", "OPERATOR", "DEVICE"), rows[:limit]) + _count_rest(len(rows), limit)
+def _format_rows(header: Sequence[str], rows: Sequence[Sequence[str]], limit: int) -> str:
+    return format_table(header, rows[:limit]) + _count_rest(len(rows), limit)
 
 
 def _count_rest(count: int, limit: int) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.cli.answer import INTERRUPTED, Answer, UsageError, follow
+from hetero_core.cli.inputs import choose_values
 from hetero_core.cli.options import Parser, add_input_options, add_repeated, find_target, open_named_model, read_model
-from hetero_core.cli.preparation import choose_values
 from hetero_core.core import Core
 from hetero_core.reports.text import count
 

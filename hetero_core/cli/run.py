@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from hetero_core.blobs.container import is_blob
 from hetero_core.cli import options as shared
 from hetero_core.cli.answer import OK, WRONG_RESULT, Announcer, Answer, UsageError, follow, format_seconds, format_table
-from hetero_core.cli.preparation import add_preparation_options, find_given, prepare_network
+from hetero_core.cli.inputs import add_preparation_options, collect_inputs, find_given, prepare_network
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.core import Core
 from hetero_core.profile import Profile
 
 if TYPE_CHECKING:
     from hetero_core.network.graph import Network
-    from hetero_core.network.types import ValueSpec
     from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.request import InferRequest
 
@@ -61,7 +60,12 @@ def answer(options: argparse.Namespace) -> Answer:
     """Returns the outputs; exit code 1 if --compare finds a difference. Raises: UsageError, errors of devices, keys and inputs."""
     from hetero_core.runtime.loading import list_replaceable
 
-    _check_options(options)
+    for name, needed in (("seed", "random"), ("rtol", "compare"), ("atol", "compare")):
+        if getattr(options, name) is not None and not getattr(options, needed):
+            raise UsageError(f"--{name} has a meaning only with --{needed}")
+    options.seed = (options.seed or 0) if options.random else None
+    if options.executed is not None and Path(options.executed).suffix.lower() != ".onnx":
+        raise UsageError(f"--executed {options.executed}: expected a name that ends with .onnx")
     with Core() as core:
         if is_blob(options.model):
             return _run_blob(core, options)
@@ -76,21 +80,12 @@ def answer(options: argparse.Namespace) -> Answer:
         with step(f"reading '{options.model}'"):
             network = prepare_network(shared.read_model(core, options.model), options)
         options.shape = []  # the inputs have these shapes now
-        inputs = _collect_inputs(options, network.inputs, network.name, list_replaceable(network))
+        inputs = collect_inputs(options, network.inputs, network=network.name, replaceable=list_replaceable(network))
         pinned = shared.pin_network(core, network, options.device, shared.read_pins(options))
         with step(f"loading network '{network.name}' on {options.device}"):
             executable = core.load_network(pinned, options.device, config)
         outputs, answered = _infer(executable, inputs, step, options)
         return answered if options.compare is None else _compare(core, network, inputs, outputs, options, answered)
-
-
-def _check_options(options: argparse.Namespace) -> None:
-    """An option that would have no effect is an error."""
-    for name, needed in (("seed", "random"), ("rtol", "compare"), ("atol", "compare")):
-        if getattr(options, name) is not None and not getattr(options, needed):
-            raise UsageError(f"--{name} has a meaning only with --{needed}")
-    if options.executed is not None and Path(options.executed).suffix.lower() != ".onnx":
-        raise UsageError(f"--executed {options.executed}: expected a name that ends with .onnx")
 
 
 def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
@@ -102,19 +97,8 @@ def _run_blob(core: Core, options: argparse.Namespace) -> Answer:
     step = follow(options)
     with step(f"importing '{options.model}'"):
         executable = core.import_network(options.model, options.device, shared.read_config(options), trust=options.trust)
-    inputs = _collect_inputs(options, executable.inputs, executable.name, executable.replaceable)
+    inputs = collect_inputs(options, executable.inputs, network=executable.name, replaceable=executable.replaceable)
     return _infer(executable, inputs, step, options)[1]
-
-
-def _collect_inputs(
-    options: argparse.Namespace, specs: Sequence[ValueSpec], network: str, replaceable: Sequence[ValueSpec]
-) -> dict[str, Any]:
-    """Returns the inputs and replaced constants, checked before a network is loaded."""
-    from hetero_core.cli.inputs import collect_inputs
-
-    seed = None if not options.random else 0 if options.seed is None else options.seed
-    shapes = shared.read_shapes(options.shape)
-    return collect_inputs(options.input, specs, network=network, shapes=shapes, seed=seed, replaceable=replaceable)
 
 
 def _infer(
@@ -132,7 +116,10 @@ def _infer(
     described = [describe_output(name, value) for name, value in iterate_tensors(outputs)]
     fields: dict[str, Any] = {"network": executable.name, "device": str(executable.device), "seconds": seconds}
     fields |= {"later_seconds": median(later) if later else None, "later_runs": len(later), "outputs": described}
-    times = _describe_times(fields, executable)
+    times = f"first inference in {format_seconds(seconds)}"
+    if later:
+        state = "" if is_ready(executable) else ", while machine code is still being compiled"
+        times += f", then {format_seconds(median(later))} (median of {len(later)}{state})"
     parts = [f"network '{executable.name}' on {executable.device}: {times}", format_outputs(described)]
     if request.profile is not None:
         fields["subgraphs"] = sum_times(request.profile)
@@ -147,14 +134,6 @@ def _infer(
         fields["saved"] = save_outputs(outputs, options.save_outputs)
         parts.append("saved: " + ", ".join(fields["saved"]))
     return outputs, Answer("\n\n".join(parts), fields)
-
-
-def _describe_times(fields: Mapping[str, Any], executable: ExecutableNetwork) -> str:
-    first = f"first inference in {format_seconds(fields['seconds'])}"
-    if fields["later_seconds"] is None:
-        return first
-    state = ", while machine code is still being compiled" if not is_ready(executable) else ""
-    return f"{first}, then {format_seconds(fields['later_seconds'])} (median of {fields['later_runs']}{state})"
 
 
 def _time_later_runs(executable: ExecutableNetwork, request: InferRequest, inputs: Mapping[str, Any]) -> list[float]:

@@ -16,7 +16,6 @@ from hetero_core.reports.fields import record_to_json
 from hetero_core.reports.text import describe_placement, explain_placement
 
 if TYPE_CHECKING:
-    from hetero_core.network.graph import Network
     from hetero_core.plan import PlacedSegment, Placement, Plan
 
 _KEY, _BUDGET, _INPUTS = "HETERO_PLACEMENT", "HETERO_PLACEMENT_BUDGET", "HETERO_PLACEMENT_INPUTS"
@@ -35,13 +34,20 @@ def add_options(parser: shared.Parser) -> None:
 
 def answer(options: argparse.Namespace) -> Answer:
     """Returns the tables of the search. Raises: UsageError for a device that splits no networks."""
+    from hetero_core.cli.inputs import collect_inputs  # imports NumPy, which parsing does not need
+    from hetero_core.cli.outputs import save_outputs
 
     target = None if options.write is None else shared.find_target(options.write)
     with Core() as core:
         if _KEY not in core.config_keys(options.device):
             raise UsageError(f"tune places the parts of a model; {options.device} splits none. Use a device as HETERO:ORT,CPU")
         network = shared.pin_network(core, shared.read_model(core, options.model), options.device, shared.read_pins(options))
-        plan = _measure(core, network, options)
+        inputs = collect_inputs(options, network.inputs, network=network.name)
+        with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, follow(options)("measuring"):
+            path = Path(folder) / "inputs.npz"
+            save_outputs(inputs, str(path))
+            asked = {_KEY: "MEASURED_ANEW" if options.again else "MEASURED", _BUDGET: options.budget, _INPUTS: str(path)}
+            plan = core.query_network(network, options.device, {**shared.read_config(options), **asked}).plan
     placement = None if plan is None else plan.placement
     if plan is None or placement is None:
         raise UsageError(f"nothing was measured: some nodes have no device; 'hetero query {options.model}' lists them")
@@ -53,19 +59,6 @@ def answer(options: argparse.Namespace) -> Answer:
     remarks = () if placement.is_complete else ("the search was cut short; --budget gives it more seconds",)
     fields = {"network": plan.network, "device": options.device, "placement": record_to_json(placement)}
     return Answer(text, fields, remarks=remarks)
-
-
-def _measure(core: Core, network: Network, options: argparse.Namespace) -> Plan | None:
-    from hetero_core.cli.inputs import collect_inputs  # imports NumPy, which parsing does not need
-    from hetero_core.cli.outputs import save_outputs
-
-    shapes = shared.read_shapes(options.shape)
-    inputs = collect_inputs(options.input, network.inputs, network=network.name, shapes=shapes, seed=options.seed)
-    with tempfile.TemporaryDirectory(prefix="hetero-tune-") as folder, follow(options)("measuring"):
-        path = Path(folder) / "inputs.npz"
-        save_outputs(inputs, str(path))
-        asked = {_KEY: "MEASURED_ANEW" if options.again else "MEASURED", _BUDGET: options.budget, _INPUTS: str(path)}
-        return core.query_network(network, options.device, {**shared.read_config(options), **asked}).plan
 
 
 def _describe(plan: Plan, placement: Placement) -> str:

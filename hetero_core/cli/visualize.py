@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hetero_core.cli.answer import OK, WRONG_RESULT, Answer, UsageError, follow, to_json
 from hetero_core.cli.options import Parser, add_device_options, add_shape_option, find_target, list_parts, read_pinned, write_target
@@ -19,10 +18,6 @@ from hetero_core.reports.fields import plan_to_json
 from hetero_core.reports.page import plan_to_html
 from hetero_core.reports.single import plan_single_device
 from hetero_core.reports.text import count, describe_plan
-
-if TYPE_CHECKING:
-    from hetero_core.contract import QueryResult
-    from hetero_core.network.graph import Network
 
 
 def add_options(parser: Parser) -> None:
@@ -49,7 +44,11 @@ def answer(options: argparse.Namespace) -> Answer:
     target = find_target(options.output)
     with Core() as core, follow(options)(f"asking {options.device} about '{options.model}'"):
         network, config = read_pinned(core, options)
-        plan, result = _query(core, network, options.device, config)
+        result = core.query_network(network, options.device, config)
+        if result.plan is None and list_parts(core, options.device, config):
+            advice = "'hetero query' lists why, and with --explain NODE tells what every device says about one"
+            raise UsageError(f"there is no split to draw: {len(result.refused)} nodes have no device; {advice}")
+    plan = plan_single_device(network, options.device, result) if result.plan is None else result.plan
     times, transfers = ({}, {}) if options.timings is None else read_timings(options.timings, plan)
     if suffix == ".html":
         place = "" if options.trace is None else Path(os.path.relpath(options.trace, target.parent)).as_posix()
@@ -67,16 +66,6 @@ def answer(options: argparse.Namespace) -> Answer:
     return Answer(text, fields, WRONG_RESULT if result.refused else OK)
 
 
-def _query(core: Core, network: Network, device: str, config: Mapping[str, str]) -> tuple[Plan, QueryResult]:
-    result = core.query_network(network, device, config)
-    if result.plan is not None:
-        return result.plan, result
-    if list_parts(core, device, config):
-        advice = "'hetero query' lists why, and with --explain NODE tells what every device says about one"
-        raise UsageError(f"there is no split to draw: {len(result.refused)} nodes have no device; {advice}")
-    return plan_single_device(network, device, result), result
-
-
 def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tuple[float, int]]]:
     """Returns the seconds of each subgraph, and the seconds and bytes of its transfers, from the JSON of `hetero run`.
 
@@ -84,34 +73,29 @@ def read_timings(path: str, plan: Plan) -> tuple[dict[int, float], dict[int, tup
 
     Raises: UsageError for a file of another form, and for times of another network or split.
     """
-    columns = ("seconds", "transfer_seconds", "transfer_bytes")
+    device_of_stage = {stage.index: stage.device for stage in plan.stages}
+    times: dict[int, float] = {}
+    transfers: dict[int, tuple[float, int]] = {}
     try:
         fields = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows = [
-            (int(row["subgraph"]), row["stage_device"], *(float(row[name]) for name in columns))
-            for row in fields["subgraphs"]
-            if row["steps"]  # a row without steps has the transfers before the first subgraph
-        ]
         network = str(fields["network"])
+        rows = [row for row in fields["subgraphs"] if row["steps"]]  # others have the transfers before the first subgraph
+        fault = "" if network == plan.network else f"times of network '{network}'; this is network '{plan.network}'"
+        for row in rows:
+            index, device = int(row["subgraph"]), row["stage_device"]
+            if device_of_stage.get(index) != device:
+                fault = fault or f"times of another split: subgraph {index} on {device}; this split has {device_of_stage}"
+            times[index] = times.get(index, 0.0) + float(row["seconds"])
+            seconds, nbytes = transfers.get(index, (0.0, 0))
+            transfers[index] = seconds + float(row["transfer_seconds"]), nbytes + int(row["transfer_bytes"])
     except OSError as error:
         raise UsageError(f"--timings {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         expected = "expected what 'hetero run --json -c PERF_COUNT=YES' prints, with the times of subgraphs"
         raise UsageError(f"--timings {path}: {expected}") from error
-    if network != plan.network:
-        raise UsageError(f"--timings {path}: times of network '{network}'; this is network '{plan.network}'")
-    device_of_stage = {stage.index: stage.device for stage in plan.stages}
-    times: dict[int, float] = {}
-    transfers: dict[int, tuple[float, int]] = {}
-    for index, device, seconds, transfer_seconds, nbytes in rows:
-        if device_of_stage.get(index) != device:
-            other = f"times of another split: subgraph {index} on {device}"
-            raise UsageError(f"--timings {path}: {other}; this split has {device_of_stage}")
-        times[index] = times.get(index, 0.0) + seconds
-        if nbytes:
-            before, moved = transfers.get(index, (0.0, 0))
-            transfers[index] = before + transfer_seconds, moved + int(nbytes)
-    return times, transfers
+    if fault:
+        raise UsageError(f"--timings {path}: {fault}")
+    return times, {index: (seconds, nbytes) for index, (seconds, nbytes) in transfers.items() if nbytes}
 
 
 _TIMED = (".html", ".mmd")

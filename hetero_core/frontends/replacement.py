@@ -11,8 +11,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,9 +23,6 @@ PACKAGES_KEY = "HETERO_FRONTENDS"
 DEVICE_KEY = "HETERO_DEVICE"
 """The environment variable that names the device of a program behind a front end, in place of the program's own choice."""
 _STARTUP = str(Path(__file__).parent / "startup")
-_ABSENT = object()
-_Places = list[tuple[Any, str, Any]]
-"""Mappings that were changed, each with a key and its former value."""
 
 
 def find_device(device: str) -> str:
@@ -38,24 +36,19 @@ def replace_package(package: str, device: str | None = None) -> Iterator[None]:
 
     Names that a program has imported before, by `from package import ...`, stay as they are.
     """
-    changes: _Places = []
-    if device is not None:
-        _put(changes, os.environ, DEVICE_KEY, device)
-    _replace(package, changes)
-    try:
+    with ExitStack() as stack:
+        own = [] if device is None else [(os.environ, DEVICE_KEY, device)]
+        for place, name, value in chain(own, _list_changes(package)):
+            stack.callback(*((place.__setitem__, name, place[name]) if name in place else (place.pop, name, None)))
+            place[name] = value
         yield
-    finally:
-        for place, name, before in reversed(changes):
-            if before is _ABSENT:
-                place.pop(name, None)
-            else:
-                place[name] = before
 
 
 def replace_at_start() -> None:
     """Replaces the packages that HETERO_FRONTENDS lists until this process ends."""
     for package in filter(None, os.environ.get(PACKAGES_KEY, "").split(",")):
-        _replace(package, [])
+        for place, name, value in _list_changes(package):
+            place[name] = value
 
 
 def run_program(package: str, words: Sequence[str]) -> int:
@@ -76,8 +69,10 @@ def run_program(package: str, words: Sequence[str]) -> int:
     return subprocess.call(command, env=environment)
 
 
-def _replace(package: str, changes: _Places) -> None:
-    """Puts the names of the front end into an installed package, or the front end itself in the place of one that is not installed."""
+def _list_changes(package: str) -> Iterator[tuple[Any, str, Any]]:
+    """Yields mappings, each with a key and its value, that put the names of the front end into an installed package, or the front end
+    itself in the place of one that is not installed. A change is made before the next is asked for.
+    """
     front = import_module(f"hetero_core.frontends.{package}")
     try:
         original: ModuleType = import_module(package)
@@ -85,14 +80,9 @@ def _replace(package: str, changes: _Places) -> None:
         if error.name != package:
             raise  # the package is installed, and lacks a requirement
         original = front
-        _put(changes, sys.modules, package, front)
+        yield sys.modules, package, front
     stand_ins = getattr(front, "STAND_IN_SUBMODULES", ()) if original is front else ()
     for name in (*front.SUBMODULES, *stand_ins):
-        _put(changes, sys.modules, f"{package}.{name}", import_module(f"{front.__name__}.{name}"))
+        yield sys.modules, f"{package}.{name}", import_module(f"{front.__name__}.{name}")
     for name in () if original is front else front.PUT_NAMES:
-        _put(changes, vars(original), name, getattr(front, name))
-
-
-def _put(changes: _Places, place: Any, name: str, value: Any) -> None:
-    changes.append((place, name, place.get(name, _ABSENT)))
-    place[name] = value
+        yield vars(original), name, getattr(front, name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 from threading import Lock
 
 from hetero_core.core import Core
@@ -15,19 +14,15 @@ logger = logging.getLogger(__name__)
 
 _lock = Lock()
 _core: Core | None = None
-_process = 0
 _reported: set[str] = set()
 
 
 def find_core() -> Core:
     """Returns the Core of this process: the first call opens it. A forked child gets one of its own."""
-    global _core, _process
+    global _core
     with _lock:
-        if _process != os.getpid():
-            retain(_core)
-            _core = None
         if _core is None:
-            _core, _process = Core(), os.getpid()
+            _core = Core()
             atexit.register(_core.close)
         return _core
 
@@ -57,9 +52,10 @@ def forget_core() -> None:
     core.close()
 
 
-def _renew_lock() -> None:
-    global _lock
-    _lock = Lock()
+def _begin_child() -> None:
+    global _core, _lock
+    retain(_core)
+    _core, _lock = None, Lock()
 
 
-call_in_child(_renew_lock)
+call_in_child(_begin_child)

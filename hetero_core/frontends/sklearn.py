@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from sklearn.utils.metaestimators import available_if
 from hetero_core.dtypes import numpy_dtype
 from hetero_core.errors import InputNameError, InputShapeError, InputTypeError, InvalidNetworkError, NetworkReadError, word_missing
 from hetero_core.frontends.shared_core import find_core
-from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.types import TensorType, ValueSpec, shape_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -76,17 +76,16 @@ class _HeteroEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn is 
         """Returns the outputs of the model in order. Raises: errors of inputs, of the conversion, of the load and of the device."""
         rows = order_columns(self.model, X) if self._is_estimator else X
         network, names = self._find_network(rows, gives_scores=gives_scores)
-        specs = network.inputs
-        if len(specs) == 1 < len(names) and (specs[0].shape or ())[1:] == (len(names),):  # converted for rows of numbers
-            rows = np.column_stack(list(list_columns(rows).values()))
-        elif len(names) == len(specs):  # skl2onnx writes the names of columns as identifiers
-            specs = tuple([replace(spec, name=name) for spec, name in zip(specs, names, strict=True)])
-        return list(network.infer(list(read_columns(rows, specs).values())).values())
+        # skl2onnx writes the names of columns as identifiers.
+        named = names if len(names) == len(network.inputs) else [spec.name for spec in network.inputs]
+        return list(network.infer(read_columns(rows, network.inputs, named)).values())
 
     def _find_network(self, X: Any, *, gives_scores: bool) -> tuple[ExecutableNetwork, list[str]]:  # noqa: N803
         """Returns the network, and the columns of the data frame that its estimator was converted for."""
-        dtypes = [column.dtype for column in list_columns(X).values()] if hasattr(X, "columns") else [np.asarray(X).dtype]
-        types = tuple(map(str, dtypes)) if self._is_estimator else None
+        types = None
+        if self._is_estimator:
+            columns = list_columns(X).values() if hasattr(X, "columns") else [np.asarray(X)]
+            types = tuple(str(column.dtype) for column in columns)
         key = (id(self.model), self.device, repr(self.config), gives_scores, types)
         # The model is held beside its network, so that no later model gets its id.
         loaded: dict[Any, tuple[Any, ExecutableNetwork, list[str]]] = self.__dict__.setdefault("_loaded", {})
@@ -231,31 +230,31 @@ def order_columns(estimator: Any, X: Any) -> Any:  # noqa: N803
     return X[[name for name in names if name in given]]
 
 
-def read_columns(X: Any, specs: Sequence[ValueSpec]) -> dict[str, Any]:  # noqa: N803
-    """Returns the inputs of a network from an array or a data frame: columns by the names of the inputs, else by their positions.
+def read_columns(X: Any, specs: Sequence[ValueSpec], names: Sequence[str]) -> dict[str, Any]:  # noqa: N803
+    """Returns the inputs of a network from an array or a data frame: columns by their `names`, one for each input, or by position.
 
     Numbers are converted to the element type of their input, except floats to integers.
 
     Raises: InputNameError for a missing column, InputShapeError for another number of columns, InputTypeError.
     """
-    columns = list_columns(X) if hasattr(X, "columns") else {}
+    shapes = [shape_of(spec.type) or () for spec in specs]
+    widths = [shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 1 for shape in shapes]
     rows = X.toarray() if hasattr(X, "toarray") else X  # a sparse matrix
-    if len(specs) == 1 and specs[0].name not in columns:
-        return {specs[0].name: _as_input(rows, specs[0])}
     if hasattr(X, "columns"):
-        missing = next((spec.name for spec in specs if spec.name not in columns), None)
-        if missing is not None:
-            raise InputNameError(word_missing("the data frame", "column", missing, columns))
-        return {spec.name: _as_input(columns[spec.name], spec) for spec in specs}
-    array, feeds, start = np.asarray(rows), {}, 0
-    for spec in specs:
-        shape = spec.type.shape if isinstance(spec.type, TensorType) and spec.type.shape is not None else ()
-        width = shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 1
-        feeds[spec.name] = _as_input(array[:, start : start + width], spec)
-        start += width
-    if array.shape[1] != start:
-        raise InputShapeError(f"the inputs {', '.join(map(str, specs))} take {start} columns, and X has {array.shape[1]}")
-    return feeds
+        columns = list_columns(X)
+        if len(specs) > 1 or (names[0] in columns and widths[0] == 1):
+            missing = next((name for name in names if name not in columns), None)
+            if missing is not None:
+                raise InputNameError(word_missing("the data frame", "column", missing, columns))
+            return {spec.name: _as_input(columns[name], spec) for spec, name in zip(specs, names, strict=True)}
+        rows = np.column_stack(list(columns.values()))
+    array = np.asarray(rows)
+    if len(specs) == 1:
+        return {specs[0].name: _as_input(array, specs[0])}
+    if array.shape[1] != sum(widths):
+        raise InputShapeError(f"the inputs {', '.join(map(str, specs))} take {sum(widths)} columns, and X has {array.shape[1]}")
+    places = zip(specs, accumulate(widths), widths, strict=True)
+    return {spec.name: _as_input(array[:, end - width : end], spec) for spec, end, width in places}
 
 
 def list_columns(frame: Any) -> dict[str, np.ndarray[Any, Any]]:

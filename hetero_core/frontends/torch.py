@@ -62,17 +62,14 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], *, options: Mapp
         compiled = CompiledGraph(exported, lambda network: core.load_network(network, device, config), is_frozen=is_frozen)
         compiled.find_network(inputs)
     except (_RunsInTorchError, NetworkReadError, UnsupportedNodesError) as error:
-        _warn_of_fallback(graph, device, error)
+        calls = [node for node in graph.graph.nodes if node.op.startswith("call")]
+        lines = [
+            line.strip() for node in calls for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")
+        ]
+        where = f"a graph of {len(calls)} operations ({lines[-1] if lines else 'without calls'})"
+        warnings.warn(f"{where} runs in torch, not on {device}: {error}", TorchFallbackWarning, stacklevel=2)
         return graph.forward  # type: ignore[no-any-return]  # untyped
     return compiled
-
-
-def _warn_of_fallback(graph: fx.GraphModule, device: str, reason: Exception) -> None:
-    """Says that a graph runs in torch, with its number of operations, and the line of the program at which it begins."""
-    calls = [node for node in graph.graph.nodes if node.op.startswith("call")]
-    lines = [line.strip() for node in calls for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
-    where = f"a graph of {len(calls)} operations ({lines[-1] if lines else 'without calls'})"
-    warnings.warn(f"{where} runs in torch, not on {device}: {reason}", TorchFallbackWarning, stacklevel=3)
 
 
 # From a graph of dynamo to a network
@@ -131,11 +128,10 @@ def _export_graph(graph: fx.GraphModule, inputs: Sequence[Any], read: Callable[[
     tensors = [node for node in results if isinstance(_find_example(node), torch.Tensor)]
     opened, positions = _read_sizes_from_tensors(_with_results(graph, tensors))
     has_layers = _write_out_fused_calls(opened)
-    examples = [_find_example(placeholders[position]) for position in positions]
     try:
         # The integer of a size is read without a guard, which would make the graph one for this size alone.
         values = tuple(v.detach() if isinstance(v, torch.Tensor) else v.node.hint for v in (inputs[p] for p in positions))
-        shapes = tuple(_open_sizes(example, has_layers=has_layers) for example in examples)
+        shapes = tuple(_open_sizes(_find_example(placeholders[p]), has_layers=has_layers) for p in positions)
         program = torch.export.export(opened, values, dynamic_shapes=shapes)
     except Exception as error:
         raise _RunsInTorchError(f"torch.export refuses it: {describe_cause(error)}") from error
@@ -305,7 +301,7 @@ class CompiledGraph:
         """Returns the network with the present weights; loads it for new and for changed weights. Raises: as a load does."""
         weights = [values[position] for position, _ in self._weights]
         key = tuple(map(id, weights))
-        is_same = _has_stamp if self._is_frozen else _has_bits
+        is_same = (lambda weight, mark: _stamp(weight) == mark) if self._is_frozen else _has_bits
         with self._lock:
             loaded = self._loaded.get(key)
             rows = zip(loaded.tensors, weights, loaded.marks, strict=True) if loaded is not None else ()
@@ -329,10 +325,6 @@ class CompiledGraph:
 def _stamp(tensor: Tensor) -> tuple[int, int]:
     """Returns the address of a tensor, and how often torch has changed it; torch does not count for tensors of inference mode."""
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
-
-
-def _has_stamp(tensor: Tensor, stamp: tuple[int, int]) -> bool:
-    return _stamp(tensor) == stamp
 
 
 def _has_bits(tensor: Tensor, copy: Tensor) -> bool:

@@ -63,12 +63,15 @@ def require_known(names: Iterable[str], known: Sequence[str], what: str) -> None
             raise Refusal(400, f"'{name[:100]}' is no {what}{hint} known are {enumerate_choices(known) or 'none'}")
 
 
-def require_content_type(parameters: Mapping[str, Any]) -> None:
-    """Raises Refusal for a `content_type`, by which MLServer's clients say what a model gets, other than arrays and texts."""
+def require_parameters(parameters: Mapping[str, Any], known: Sequence[str], what: str = "parameter") -> None:
+    """Raises Refusal for an unknown parameter, and for a `content_type`, by which MLServer's clients say what a model gets, other than
+    arrays and texts.
+    """
+    require_known(parameters, [*known, "content_type"], what)
     content_type = parameters.get("content_type", _CONTENT_TYPES[0])
     if content_type not in _CONTENT_TYPES:
-        known = f"models get arrays and texts: {enumerate_choices(_CONTENT_TYPES)}"
-        raise Refusal(400, f"content_type is '{str(content_type)[:20]}'; {known}")
+        text = f"models get arrays and texts: {enumerate_choices(_CONTENT_TYPES)}"
+        raise Refusal(400, f"content_type is '{str(content_type)[:20]}'; {text}")
 
 
 def describe_spec(spec: ValueSpec) -> dict[str, Any]:

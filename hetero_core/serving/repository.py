@@ -148,9 +148,9 @@ class ModelVersion:
 class Repository:
     """The models that a server knows, and the versions that are loaded. Each method returns the fields of an answer."""
 
-    def __init__(self, places: Sequence[str], load: Load, *, queue: int) -> None:
-        """`load` is called on a thread; `queue` is how many requests a version admits."""
-        self._places, self._load, self._queue = places, load, queue
+    def __init__(self, places: Sequence[str], load: Load, *, queue: int, workers: int = 1) -> None:
+        """`load` is called on a thread; `queue` is how many requests a version admits; `workers` are the processes of the server."""
+        self._places, self._load, self._queue, self._workers = places, load, queue, workers
         self._loaded: dict[str, dict[str, ModelVersion]] = {}
         self._changing = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -191,6 +191,17 @@ class Repository:
         keys = sorted({(name, version) for models in known for name in models for version in models[name]})
         states = ["READY" if version in self._loaded.get(name, ()) else "UNAVAILABLE" for name, version in keys]
         return [{"name": name, "version": version, "state": state} for (name, version), state in zip(keys, states, strict=True)]
+
+    async def change(self, action: str, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Loads or unloads a model as a request asks; returns no fields. Raises: Refusal; errors of a load."""
+        require_known(parameters, ["unload_dependents"], "parameter")
+        if self._workers > 1:
+            reason = f"one of several workers cannot {action} a model for all"
+            raise Refusal(501, f"{reason}; change the files and send SIGHUP to the server")
+        if action not in ("load", "unload"):
+            raise Refusal(404, "a model is told to load or to unload")
+        await (self.load if action == "load" else self.unload)(name)
+        return {}
 
     async def load_all(self) -> None:
         """Loads all models, and is ready then. Raises: errors of the first load that fails."""

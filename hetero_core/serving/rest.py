@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,8 @@ from hetero_core.serving.protocol import (
     describe_error,
     find_datatype,
     read_tensor,
-    require_content_type,
     require_known,
+    require_parameters,
     write_bytes,
 )
 from hetero_core.serving.repository import ModelVersion, Repository
@@ -40,11 +40,8 @@ METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 BODY_SECONDS = 60.0
 """Seconds that a body may take to arrive."""
 
-Control = Callable[[str, str], Awaitable[None]]
-"""Applies "load" or "unload" to a model."""
 
-
-def create_routes(repository: Repository, control: Control, *, max_body: int) -> list[Route]:
+def create_routes(repository: Repository, *, max_body: int) -> list[Route]:
     """Returns the routes; `max_body` is the longest body in bytes."""
 
     def tell(path: str, describe: Callable[..., dict[str, Any]]) -> Route:
@@ -75,9 +72,7 @@ def create_routes(repository: Repository, control: Control, *, max_body: int) ->
     async def change(request: Request) -> Response:
         fields = _read_object(await _read_body(request, max_body))
         require_known(fields, ["parameters"], "field of this request")
-        require_known(_read_parameters(fields), ["unload_dependents"], "parameter")
-        await control(request.path_params["action"], request.path_params["name"])
-        return JSONResponse({})
+        return JSONResponse(await repository.change(**request.path_params, parameters=_read_parameters(fields)))
 
     async def tell_metrics(_: Request) -> Response:
         figures = generate_latest()
@@ -250,8 +245,7 @@ def _read_parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _find_parameter(fields: Mapping[str, Any], known: str) -> Any:
     """Returns the parameter that is known here beside `content_type`, None without it. Raises: Refusal for another."""
     parameters = _read_parameters(fields)
-    require_known(parameters, [known, "content_type"], "parameter")
-    require_content_type(parameters)
+    require_parameters(parameters, [known])
     return parameters.get(known)
 
 

@@ -6,7 +6,7 @@ The messages are made at import, in a pool of their own, so that they do not cla
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -20,12 +20,10 @@ from hetero_core.serving.protocol import (
     find_datatype,
     join_texts,
     read_tensor,
-    require_content_type,
-    require_known,
+    require_parameters,
     write_bytes,
 )
 from hetero_core.serving.repository import Repository
-from hetero_core.serving.rest import Control
 
 SERVICE = "inference.GRPCInferenceService"
 # Message: name, type and number of each field; `*` repeats, `map` maps texts to InferParameter.
@@ -130,8 +128,7 @@ def _read_parameters(tensor: Any, what: str, known: list[str]) -> dict[str, Any]
     for name, value in tensor.parameters.items():
         choice = value.WhichOneof("parameter_choice")
         parameters[name] = getattr(value, choice) if choice else None
-    require_known(parameters, known, f"parameter of {what}")
-    require_content_type(parameters)
+    require_parameters(parameters, known, f"parameter of {what}")
     return parameters
 
 
@@ -175,9 +172,9 @@ def _read_inputs(message: Any, raw: Sequence[bytes | memoryview]) -> dict[str, A
     """Returns the inputs of a ModelInferRequest. Raises: Refusal."""
     inputs = dict[str, Any]()
     for tensor in (message, *message.outputs):
-        _read_parameters(tensor, "the request" if tensor is message else "an output", ["content_type"])
+        _read_parameters(tensor, "the request" if tensor is message else "an output", [])
     for index, tensor in enumerate(message.inputs):
-        parameters = _read_parameters(tensor, "an input", ["binary_data_size", "content_type"])
+        parameters = _read_parameters(tensor, "an input", ["binary_data_size"])
         fields = [field.name for field, _ in tensor.contents.ListFields()]
         expected = "raw_input_contents" if raw else _CONTENTS.get(tensor.datatype, "raw_input_contents")
         if tensor.name in inputs or fields not in ([], [expected]) or (raw and len(raw) != len(message.inputs)):
@@ -194,7 +191,7 @@ def _read_inputs(message: Any, raw: Sequence[bytes | memoryview]) -> dict[str, A
     return inputs
 
 
-def create_handlers(repository: Repository, control: Control, gate: asyncio.Event) -> Any:
+def create_handlers(repository: Repository, gate: asyncio.Event) -> Any:
     """Returns the handlers of the service for `add_generic_rpc_handlers`. Requests to a model wait until `gate` is set."""
 
     async def infer(parsed: tuple[Any, Sequence[bytes | memoryview]]) -> dict[str, Any]:
@@ -210,14 +207,6 @@ def create_handlers(repository: Repository, control: Control, gate: asyncio.Even
 
             return await model.infer(_read_inputs(message, raw), [output.name for output in message.outputs], encode)
 
-    def change(action: str) -> Callable[[Any], Awaitable[dict[str, Any]]]:
-        async def apply(message: Any) -> dict[str, Any]:
-            require_known(message.parameters, ["unload_dependents"], "parameter")
-            await control(action, message.model_name)
-            return {}
-
-        return apply
-
     methods: dict[str, Callable[[Any], Any]] = {
         "ServerLive": lambda _: {"live": True},
         "ServerReady": lambda _: {"ready": repository.is_ready},
@@ -226,8 +215,8 @@ def create_handlers(repository: Repository, control: Control, gate: asyncio.Even
         "ModelMetadata": lambda message: repository.describe_model(message.name, message.version),
         "ModelInfer": infer,
         "RepositoryIndex": lambda message: {"models": repository.index(ready=message.ready)},
-        "RepositoryModelLoad": change("load"),
-        "RepositoryModelUnload": change("unload"),
+        "RepositoryModelLoad": lambda message: repository.change("load", message.model_name, message.parameters),
+        "RepositoryModelUnload": lambda message: repository.change("unload", message.model_name, message.parameters),
     }
     return grpc.method_handlers_generic_handler(SERVICE, {name: _make_handler(name, method) for name, method in methods.items()})
 

@@ -93,18 +93,19 @@ class ServerApp:
         settings = self._settings
         limit = settings.max_body * 2**20
         with Core(after_fork="reopen") as core:
-            self._repository = repository = Repository(settings.models, self._make_loader(core), queue=settings.queue)
+            counts = {"queue": settings.queue, "workers": settings.workers}
+            self._repository = repository = Repository(settings.models, self._make_loader(core), **counts)
             try:
                 await repository.load_all()
             except (HeteroError, Refusal) as error:
                 self.failure = error
                 raise
-            self._rest.routes.extend(create_routes(repository, self._control, max_body=limit))
+            self._rest.routes.extend(create_routes(repository, max_body=limit))
             options = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", -1)]
             rpc = grpc.aio.server(options=[*options, ("grpc.so_reuseport", int(settings.workers > 1))])
             gate = asyncio.Event()
             gate.set()
-            rpc.add_generic_rpc_handlers((create_handlers(repository, self._control, gate),))
+            rpc.add_generic_rpc_handlers((create_handlers(repository, gate),))
             rpc.add_insecure_port(settings.write_address(settings.grpc_port))
             await rpc.start()
             try:
@@ -120,16 +121,6 @@ class ServerApp:
                 gate.set()
                 await end
                 await repository.close()
-
-    async def _control(self, action: str, name: str) -> None:
-        if self._settings.workers > 1:
-            reason = f"one of several workers cannot {action} a model for all"
-            raise Refusal(501, f"{reason}; change the files and send SIGHUP to the server")
-        assert self._repository is not None
-        actions = {"load": self._repository.load, "unload": self._repository.unload}
-        if action not in actions:
-            raise Refusal(404, "a model is told to load or to unload")
-        await actions[action](name)
 
     def _make_loader(self, core: Core) -> Callable[[Path], Any]:
         """Returns the loader of files; a compiled model keeps its device and keys, several workers share the processors."""

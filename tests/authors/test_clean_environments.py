@@ -177,9 +177,9 @@ def test_copier_updates_a_new_plugin_and_keeps_its_changes(environment: Environm
     environment.run("git", "init", "--quiet", folder=project)
     environment.run("git", "add", "--all", folder=project)
     environment.run(*git, "commit", "--quiet", "-m", "my chip", folder=project)
-    templates = clone / "hetero_core" / "cli" / "new_plugin_files"
-    change(templates / "pyproject.toml.txt", "line-length = 132", "line-length = 120")
-    change(templates / "device.py.txt", '"kernels toolkit"', '"kernels"')
+    templates = clone / "hetero_core" / "cli"
+    change(templates / "new_plugin_files" / "pyproject.toml.txt", "line-length = 132", "line-length = 120")
+    change(templates / "new_plugin_device.py.txt", '"kernels toolkit"', '"kernels"')
     environment.run(*git, "commit", "--quiet", "--all", "-m", "next", folder=clone)
     environment.run("git", "tag", "v99.0.0", folder=clone)
     environment.run("copier", "update", "--trust", "--defaults", folder=project)

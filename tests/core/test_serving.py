@@ -381,9 +381,7 @@ def test_run_ends_when_its_client_leaves(hand: Any, repository: Callable[[int], 
     async def main() -> None:
         models = repository(4)
         await models.load_all()
-        app = Starlette(
-            routes=rest.create_routes(models, lambda *_: asyncio.sleep(0), max_body=999), exception_handlers=rest.ERROR_HANDLERS
-        )
+        app = Starlette(routes=rest.create_routes(models, max_body=999), exception_handlers=rest.ERROR_HANDLERS)
         body = json.dumps({"inputs": [{**X, "shape": [1], "data": [1]}]}).encode()
         messages = iter([{"type": "http.request", "body": body}])
         has_left = asyncio.Event()

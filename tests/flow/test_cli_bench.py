@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -185,7 +186,7 @@ def test_files_and_seed_choose_the_inputs(
     np.testing.assert_array_equal(np.load(tmp_path / "seen.npy"), mine)
     run_json(capsys, model, "-d", "ODD", *QUICK, *shape, "--seed", "5")
     with Core() as core:
-        inputs = collect_inputs([], core.read_network(model).inputs, network="", shapes={name: size}, seed=5)
+        inputs = collect_inputs(argparse.Namespace(input=[], shape=shape[1:], seed=5), core.read_network(model).inputs, network="")
     np.testing.assert_array_equal(np.load(tmp_path / "seen.npy"), inputs[name])
 
 

@@ -119,7 +119,7 @@ def test_libraries_of_the_process_are_listed(tmp_path: Path) -> None:
     ],
 )
 def test_openmp_runtimes_conflict_only_between_vendors(paths: list[str], cures: int) -> None:
-    findings = check_libraries(paths)
+    findings = list(check_libraries(paths))
     assert sum(bool(finding.cure) for finding in findings) == cures
     if cures:
         assert findings[-1].text.startswith("OpenMP of GNU and OpenMP of Intel are loaded")
@@ -147,16 +147,16 @@ def test_setting_that_limits_the_kernels_of_blas_is_found(
 
 
 def test_quota_below_the_mask_without_a_limit_for_blas_is_found() -> None:
-    findings = check_threads({}, affinity=64, processors=2)
+    findings = list(check_threads({}, affinity=64, processors=2))
     assert [finding.text for finding in findings] == [
         "2 processors to use, of 64 in the mask: a quota holds the rest back",
         "BLAS counts the mask and makes 64 threads for 2 processors",
     ]
     assert findings[1].cure == "set OPENBLAS_NUM_THREADS=2 and OMP_NUM_THREADS=2"
     assert not any(finding.cure for finding in check_threads({"OMP_NUM_THREADS": "2"}, affinity=64, processors=2))
-    assert (
-        check_threads({"OMP_NUM_THREADS": "all"}, affinity=2, processors=2)[1].cure == "set OMP_NUM_THREADS to 1 to 2, or unset it"
-    )
+    assert [*check_threads({"OMP_NUM_THREADS": "all"}, affinity=2, processors=2)][
+        1
+    ].cure == "set OMP_NUM_THREADS to 1 to 2, or unset it"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_quota_below_the_mask_without_a_limit_for_blas_is_found() -> None:
     ],
 )
 def test_driver_and_its_library_belong_together(driver: str | None, fault: str | None, text: str, has_cure: bool) -> None:
-    (finding,) = check_gpu(driver, fault)
+    finding = check_gpu(driver, fault)
     assert (finding.text, bool(finding.cure)) == (text, has_cure)
 
 
@@ -186,11 +186,11 @@ def test_folder_of_compiled_code_is_made_and_counted(tmp_path: Path, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "hetero" / "some-kernels"
     text = f"ONE keeps its compiled code in '{folder}'"
-    assert check_code_folders({"ONE": "some-kernels"}) == [Finding("folders", f"{text}: 0 files, 0.0 MB")]
+    assert list(check_code_folders({"ONE": "some-kernels"})) == [Finding("folders", f"{text}: 0 files, 0.0 MB")]
     for name in ("a.o", "b.o"):
         (folder / name).write_bytes(bytes(150_000))
-    assert check_code_folders({"ONE": "some-kernels"}) == [Finding("folders", f"{text}: 2 files, 0.3 MB")]
-    assert check_code_folders({}) == []
+    assert list(check_code_folders({"ONE": "some-kernels"})) == [Finding("folders", f"{text}: 2 files, 0.3 MB")]
+    assert not list(check_code_folders({}))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links are made by nobody but an administrator")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ RATE = ValueSpec("rate", TensorType("int64", ()))
 
 
 def collect(texts: list[str], *specs: ValueSpec, seed: int | None = 0, **shapes: tuple[int, ...]) -> dict[str, Any]:
-    return collect_inputs(texts, specs, network="net", shapes=shapes, seed=seed)
+    named = [f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items()]
+    return collect_inputs(Namespace(input=texts, shape=named, seed=seed), specs, network="net")
 
 
 def test_open_inputs_are_named_with_options_that_work(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -63,9 +63,11 @@ def place_session(providers: Sequence[Any] | None, provider_options: Sequence[An
     if chosen:
         return Placement(chosen, config, True, present)
     accelerators = [device for device in device_of_provider.values() if device is not None]
-    if HETERO_PROVIDER in present or not accelerators:
-        return Placement(_find_automatic(core, is_host=HETERO_PROVIDER not in present), config, False, present)
-    return Placement(_join_hosts(core, accelerators), {}, False, present)
+    is_host = HETERO_PROVIDER not in present
+    if (is_host and accelerators) or "AUTO" not in core.device_names:
+        return Placement(_join_hosts(core, accelerators if is_host else []), config, False, present)
+    left_out = [f"-{name}" for name in core.device_names if is_host and _ask(name, core.find_kind) == "accelerator"]
+    return Placement("AUTO" + (":" if left_out else "") + ",".join(left_out), config, False, present)
 
 
 def find_splitter() -> str | None:
@@ -81,43 +83,25 @@ def _join_hosts(core: Core, accelerators: Sequence[str]) -> str:
     return "HETERO:" + ",".join(listed) if len(listed) > 1 and "HETERO" in names else next(iter(listed), "AUTO")
 
 
-def _find_automatic(core: Core, *, is_host: bool = False) -> str:
-    """Returns AUTO, without accelerators if `is_host`; the host's first device if AUTO is not installed."""
-    names = core.device_names
-    if "AUTO" not in names:
-        return _join_hosts(core, [])
-    accelerators = [name for name in names if _is_accelerator(core, name)] if is_host else []
-    return "AUTO" + (":" if accelerators else "") + ",".join(f"-{name}" for name in accelerators)
-
-
-def _is_accelerator(core: Core, name: str) -> bool:
-    try:
-        return core.find_kind(name) == "accelerator"
-    except HeteroError as error:
-        logger.debug("%s is not considered: %s", name, error)
-        return False
-
-
 def _find_device(core: Core, provider: str, options: Mapping[str, str]) -> str | None:
     """Returns the device that does a provider's work; None without a working device."""
     number = options.get("device_id", "0")
     for name in _DEVICES.get(provider, ()):
-        if _works(core, name):
+        if _ask(name, core.config_keys) is not None:
             return name if number == "0" else f"{name}.{number}"
     device = f"ORT.{provider.removesuffix('ExecutionProvider').upper()}"
-    return device if provider in _list_engine_providers() and _works(core, device) else None
+    return device if provider in _list_engine_providers() and _ask(device, core.config_keys) is not None else None
 
 
-def _works(core: Core, device: str) -> bool:
-    """Says whether a device is installed and can be created."""
-    if device.partition(".")[0] not in core.device_names:
-        return False
+def _ask(device: str, question: Callable[[str], Any]) -> Any:
+    """Returns the answer of a function of the Core about a device; None if the device is not installed or cannot be used."""
+    if device.partition(".")[0] not in find_core().device_names:
+        return None
     try:
-        core.config_keys(device)
+        return question(device)
     except HeteroError as error:
         logger.info("device %s is not used: %s", device, error)
-        return False
-    return True
+        return None
 
 
 def _list_engine_providers() -> list[str]:
@@ -162,7 +146,9 @@ def read_providers(providers: Any, provider_options: Any) -> dict[str, dict[str,
 def get_available_providers() -> list[str]:
     """Returns the providers for which a device works, in order of priority; CPUExecutionProvider is the last."""
     core = find_core()
-    accelerated = [name for name, devices in _DEVICES.items() if any(_is_accelerator(core, device) for device in devices)]
+    accelerated = [
+        name for name, devices in _DEVICES.items() if any(_ask(each, core.find_kind) == "accelerator" for each in devices)
+    ]
     names = [*accelerated, *(name for name in _list_engine_providers() if name not in accelerated)]
     return [HETERO_PROVIDER, *(name for name in names if _find_device(core, name, {}) is not None), CPU_PROVIDER]
 

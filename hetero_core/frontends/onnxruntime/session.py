@@ -83,6 +83,8 @@ class InferenceSession:
         self._model_bytes = self._source if isinstance(self._source, bytes) else None
         self._model_path = None if isinstance(self._source, bytes) else self._source
         self._sess_options = SessionOptions() if sess_options is None else sess_options
+        # An installed ONNX Runtime's own class does not say what it changes in a model.
+        self._changes = self._sess_options if isinstance(self._sess_options, SessionOptions) else SessionOptions()
         self._lock = Lock()
         self._profiles: deque[Profile] = deque(maxlen=1000)  # the last runs
         self._begin = time.monotonic_ns()
@@ -96,7 +98,7 @@ class InferenceSession:
             warnings.warn(f"{error} {CPU_PROVIDER} is used.", stacklevel=2)
             self._place([CPU_PROVIDER], None)
         if self._sess_options.optimized_model_filepath:
-            _copy_model(self._source, self._sess_options.optimized_model_filepath, getattr(self._sess_options, "entries", {}))
+            _copy_model(self._source, self._sess_options.optimized_model_filepath, self._changes.entries)
 
     # Loading
 
@@ -108,7 +110,7 @@ class InferenceSession:
         self._place(providers, provider_options)
 
     def _place(self, providers: Sequence[Any] | None, provider_options: Sequence[Any] | None) -> None:
-        own = None if providers is not None else getattr(self._sess_options, "providers", None)
+        own = self._changes.providers if providers is None else []
         self._placement = place_session(own or providers, provider_options)
         with self._lock:
             self._load()
@@ -122,7 +124,8 @@ class InferenceSession:
         core = find_core()
         with raise_as_onnxruntime():
             proto, _, _ = read_proto(self._source, holds_weights=False)
-            model = self._change_model(proto)
+            shapes = _find_shapes(proto, self._changes)
+            model = self._change_model(shapes)
             try:
                 self.network = core.load_network(model, placement.device, config)
             except UnsupportedNodesError:
@@ -131,16 +134,14 @@ class InferenceSession:
                     raise
                 self.network = core.load_network(model, splitter, config)
                 report_once(f"no device takes '{proto.graph.name}' whole; {splitter} divides it")
-            self._describe(proto)
+            values = () if shapes else (*proto.graph.input, *proto.graph.output)  # the network knows the sizes that were set
+            self._describe(proto, declared={value.name: value.type for value in values})
         self._process = os.getpid()
 
-    def _change_model(self, proto: onnx.ModelProto) -> Any:
+    def _change_model(self, shapes: Mapping[str, Any]) -> Any:
         """Returns the path or bytes if the options change nothing in the model, else the changed network."""
-        options = self._sess_options
-        folder = getattr(options, "entries", {}).get(FOLDER_ENTRY)
-        weights, files = getattr(options, "weights", {}), getattr(options, "files", {})
-        shapes = _find_shapes(proto, options) if isinstance(options, SessionOptions) else {}
         source: Any = self._source
+        weights, files, folder = self._changes.weights, self._changes.files, self._changes.entries.get(FOLDER_ENTRY)
         if weights or files or self._open_ranks:
             folder = folder or (os.path.dirname(os.path.abspath(source)) if isinstance(source, str) else None)
             source = _replace_weights(source, weights, files)
@@ -157,15 +158,12 @@ class InferenceSession:
             network = network.with_shapes(opened)
         return network
 
-    def _describe(self, proto: onnx.ModelProto) -> None:
-        """Keeps the descriptions of inputs, outputs and model, as the file declares them."""
+    def _describe(self, proto: onnx.ModelProto, *, declared: Mapping[str, onnx.TypeProto]) -> None:
+        """Keeps the descriptions of inputs, outputs and model, as the file declares them; of types that it does not, as the network."""
         network, graph = self.network, proto.graph
-        types = {value.name: value.type for value in (*graph.input, *graph.output)}
-        if isinstance(self._sess_options, SessionOptions) and _find_shapes(proto, self._sess_options):
-            types = {}  # sizes were set: the network knows them
 
         def describe(specs: Sequence[ValueSpec]) -> list[NodeArg]:
-            return [describe_value(spec, types.get(spec.name)) for spec in specs]
+            return [describe_value(spec, declared.get(spec.name)) for spec in specs]
 
         self._inputs_meta, self._outputs_meta = describe(network.inputs), describe(network.outputs)
         # The names of the inputs if arrays for them need no translation.

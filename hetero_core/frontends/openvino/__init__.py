@@ -1,7 +1,7 @@
 """OpenVINO's Python API, answered by a Core of hetero: `import hetero_core.frontends.openvino as ov` for `import openvino as ov`.
 
 `python -m hetero_core.frontends.openvino APP.py` and `with replace_openvino():` need no change of a program. Data flow: a Model is a
-network; compiling loads it on a device; a run names, casts and copies its inputs (`tensor`), and a request of hetero computes it.
+network; compiling loads it on a device; a run names, casts and copies its inputs (`ports`), and a request of hetero computes it.
 """
 
 from functools import partial
@@ -9,10 +9,9 @@ from functools import partial
 from hetero_core.frontends.openvino import layout_helpers, preprocess, properties
 from hetero_core.frontends.openvino.core import Core, Version, compile_model, convert_model, get_version, save_model
 from hetero_core.frontends.openvino.model import Model, Node, OVAny, get_batch, set_batch
-from hetero_core.frontends.openvino.ports import ConstOutput, Output
+from hetero_core.frontends.openvino.ports import ConstOutput, Output, Tensor, tensor_from_file
 from hetero_core.frontends.openvino.requests import AsyncInferQueue, CompiledModel, InferRequest, ProfilingInfo
 from hetero_core.frontends.openvino.shapes import Dimension, Layout, PartialShape, Shape, Type
-from hetero_core.frontends.openvino.tensor import Tensor, tensor_from_file
 from hetero_core.frontends.replacement import replace_package
 
 # fmt: off

@@ -14,10 +14,10 @@ from hetero_core.core import Core as HeteroCore
 from hetero_core.devices.provenance import find_core_version
 from hetero_core.errors import ConfigKeyError, LoadError
 from hetero_core.frontends.openvino.model import Model
+from hetero_core.frontends.openvino.ports import read_array
 from hetero_core.frontends.openvino.requests import CompiledModel
 from hetero_core.frontends.openvino.settings import PRIORITIES_KEY, read_property, settle_properties
 from hetero_core.frontends.openvino.shapes import Listed, translated, with_getters
-from hetero_core.frontends.openvino.tensor import read_array
 from hetero_core.frontends.replacement import find_device
 from hetero_core.network.writer import write_network
 
@@ -44,7 +44,7 @@ class Core(Listed):
 
         Raises: RuntimeError; for OpenVINO's IR it says how to get a model of ONNX.
         """
-        unknown, _ = settle_properties(config, (), where="reading a model")
+        unknown, _ = settle_properties(config, {}, where="reading a model")
         if unknown:
             names = ", ".join(sorted(unknown))
             raise ConfigKeyError(f"reading a model has no property {names}; compile_model takes those of devices")
@@ -105,7 +105,7 @@ class Core(Listed):
             self._core.set_config(settings, device)
             self._ineffective.setdefault(device, {}).update(ineffective)
             return
-        settings, ineffective = settle_properties(properties, (), where="the configuration of all devices")
+        settings, ineffective = settle_properties(properties, {}, where="the configuration of all devices")
         self._core.set_config(settings)
         self._properties.update({**settings, **ineffective})
 

@@ -16,10 +16,9 @@ import numpy as np
 from hetero_core.core import Core as HeteroCore
 from hetero_core.errors import InputNameError
 from hetero_core.frontends.openvino.model import Model
-from hetero_core.frontends.openvino.ports import ConstOutput, find_port
+from hetero_core.frontends.openvino.ports import ConstOutput, Tensor, find_port, name_inputs, read_array
 from hetero_core.frontends.openvino.settings import read_property, settle_properties
 from hetero_core.frontends.openvino.shapes import Listed, translated, with_getters
-from hetero_core.frontends.openvino.tensor import Tensor, name_inputs, read_array
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.queue import AsyncInferQueue as HeteroQueue
 from hetero_core.runtime.request import InferRequest as HeteroRequest

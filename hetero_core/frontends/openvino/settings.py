@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from hetero_core.contract import ConfigKey
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import ConfigKeyError, MetricNotFoundError
 from hetero_core.frontends.openvino.shapes import Type
@@ -30,9 +29,7 @@ PRIORITIES_KEY = "MULTI_DEVICE_PRIORITIES"
 _PRECISION = "INFERENCE_PRECISION_HINT"
 
 
-def settle_properties(
-    properties: Any, declared: Container[str] | Mapping[str, ConfigKey], *, where: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def settle_properties(properties: Any, declared: Mapping[str, Any], *, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the configuration of hetero, and the hints that the device does not have, which a warning of the log names.
 
     `properties`: a mapping, or the pair of a property and its value. Unknown names stay in the configuration, which hetero refuses.
@@ -43,8 +40,8 @@ def settle_properties(
     ineffective = {name: settings.pop(name) for name in sorted(HINTS & settings.keys()) if name not in declared}
     if ineffective:
         logger.warning("%s has no %s; it computes as it does without", where, ", ".join(ineffective))
-    key = declared.get(_PRECISION) if isinstance(declared, Mapping) else None
-    if _PRECISION in settings and isinstance(key, ConfigKey) and key.choices and settings[_PRECISION] not in key.choices:
+    choices = getattr(declared.get(_PRECISION), "choices", ())
+    if _PRECISION in settings and choices and settings[_PRECISION] not in choices:
         ineffective[_PRECISION] = settings.pop(_PRECISION)
         logger.warning("%s does not compute in %s; it computes as it does without", where, ineffective[_PRECISION])
     if str(settings.get("NUM_STREAMS")) == "-1":
