@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import Expression, make_elementwise
 from hetero_cpu.operators.recipe import Choice, Join, Recipe, Site, Views, is_channels_last, order_axes
-from hetero_cpu.operators.rows import call_rows, cut_lines, cut_rows, find_kind, find_kinds, merge_axes
+from hetero_cpu.operators.rows import call_rows, cut_lines, cut_rows, find_kind, find_kinds, make_unit_kernel, merge_axes, plan_call
 from hetero_cpu.symbols.arrays import broadcast, broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import largest, least, value_of
 
@@ -101,42 +102,40 @@ def _call_turn(y: Array, x: Array, workers: int) -> NativeCall:
     return NativeCall(TURN, tuple(numbers), -(-units // units_of_chunk), (y, x))
 
 
-def _emit_turn(name: str, width: int) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
+def _emit_turn(code: Code, p: dict[str, Number], unit: Number) -> None:
+    width = code.width
     # Whole vectors, whatever the width that the numbers were made for.
     rows_of_block = ((p["rows"] + (p["blocks"] - 1)) // p["blocks"] + (width - 1)) // width * width
-    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-        matrix, block = unit // p["blocks"], unit % p["blocks"]
-        line, third = matrix // p["inner"], matrix % p["inner"]
-        first, second = line // p["middle"], line % p["middle"]
-        y, x = (p[key] + first * p[f"{key}_outer"] + second * p[f"{key}_middle"] + third * p[f"{key}_inner"] for key in ("y", "x"))
-        start = (block * rows_of_block).at_most(p["rows"])
-        end = (start + rows_of_block).at_most(p["rows"])
-        full_columns = p["columns"] - p["columns"] % width
-        with code.loop(start, end, width) as begin_row:
-            rows = (end - begin_row).at_most(width)
-            from_x, to_y = x + begin_row * FLOAT_BYTES, y + begin_row * p["y_row"]
+    matrix, block = unit // p["blocks"], unit % p["blocks"]
+    line, third = matrix // p["inner"], matrix % p["inner"]
+    first, second = line // p["middle"], line % p["middle"]
+    y, x = (p[key] + first * p[f"{key}_outer"] + second * p[f"{key}_middle"] + third * p[f"{key}_inner"] for key in ("y", "x"))
+    start = (block * rows_of_block).at_most(p["rows"])
+    end = (start + rows_of_block).at_most(p["rows"])
+    full_columns = p["columns"] - p["columns"] % width
+    with code.loop(start, end, width) as begin_row:
+        rows = (end - begin_row).at_most(width)
+        from_x, to_y = x + begin_row * FLOAT_BYTES, y + begin_row * p["y_row"]
 
-            def turn(column: Number, columns: Number, *, is_full: bool) -> None:
-                """Copies a block of at most `width` rows and columns; nothing beside it is touched."""
-                source, target = from_x + column * p["x_column"], to_y + column * FLOAT_BYTES  # called inside the loop
+        def turn(column: Number, columns: Number, *, is_full: bool) -> None:
+            """Copies a block of at most `width` rows and columns; nothing beside it is touched."""
+            source, target = from_x + column * p["x_column"], to_y + column * FLOAT_BYTES  # called inside the loop
 
-                def mask(position: int, count: Number, others: Number) -> Mask | None:
-                    return None if is_full else code.mask_first((count > position).choose(others, code.number(0)))
+            def mask(position: int, count: Number, others: Number) -> Mask | None:
+                return None if is_full else code.mask_first((count > position).choose(others, code.number(0)))
 
-                vectors = [code.load(source + p["x_column"] * k, mask=mask(k, columns, rows)) for k in range(width)]  # as above
-                for k, vector in enumerate(turn_vectors(vectors)):
-                    code.store(target + p["y_row"] * k, vector, mask=mask(k, rows, columns))  # as above
+            vectors = [code.load(source + p["x_column"] * k, mask=mask(k, columns, rows)) for k in range(width)]  # as above
+            for k, vector in enumerate(turn_vectors(vectors)):
+                code.store(target + p["y_row"] * k, vector, mask=mask(k, rows, columns))  # as above
 
-            with code.either(rows.equals(width)) as (whole, part):
-                with whole:
-                    with code.loop(0, full_columns, width) as column:
-                        turn(column, code.number(width), is_full=True)
-                    with code.when(full_columns < p["columns"]):
-                        turn(full_columns, p["columns"] - full_columns, is_full=False)
-                with part, code.loop(0, p["columns"], width) as column:
-                    turn(column, (p["columns"] - column).at_most(width), is_full=False)
-    return code.finish()
+        with code.either(rows.equals(width)) as (whole, part):
+            with whole:
+                with code.loop(0, full_columns, width) as column:
+                    turn(column, code.number(width), is_full=True)
+                with code.when(full_columns < p["columns"]):
+                    turn(full_columns, p["columns"] - full_columns, is_full=False)
+            with part, code.loop(0, p["columns"], width) as column:
+                turn(column, (p["columns"] - column).at_most(width), is_full=False)
 
 
 def turn_vectors(vectors: list[Floats]) -> list[Floats]:
@@ -150,7 +149,7 @@ def turn_vectors(vectors: list[Floats]) -> list[Floats]:
     return vectors
 
 
-TURN = Kernel("turn_matrices", _emit_turn)
+TURN = make_unit_kernel("turn_matrices", _PARAMETERS, _emit_turn, unit="unit")
 """The kernel that copies matrices transposed."""
 
 
@@ -325,21 +324,18 @@ def plan_shuffle(site: Site) -> Recipe | None:
     batch, own, groups, height, width = x.shape
     if site.types[site.node.outputs[0]].shape != (batch, own * groups, height, width):
         return None
-    kernel = Kernel(f"interleave_{groups}", lambda name, width: _emit_shuffle(name, width, groups))
+    emit = partial(_emit_shuffle, groups=int(groups))
+    kernel = make_unit_kernel(f"interleave_{groups}", _SHUFFLE_PARAMETERS, emit, unit="line")
+    # A load, a permutation or two, and a store for each vector.
+    lines = batch * height
+    lines_of_chunk = cut_lines(lines, value_of(x.size) / find_width() * 4, site.workers)
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = reads[0], writes[0]
-        lines = batch * height
-        # A load, a permutation or two, and a store for each vector.
-        lines_of_chunk = cut_lines(lines, value_of(x.size) / find_width() * 4, site.workers)
-        numbers = {
-            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[3], "x_pixel": x.strides[4], "x_group": x.strides[2],
-            **list_strides("y", y), "rows": height, "pixels": width, "lines": lines, "lines_of_chunk": lines_of_chunk, "own": own,
-        }  # fmt: skip
-        row = tuple(numbers[key] for key in _SHUFFLE_PARAMETERS)
-        return [NativeCall(kernel, row, -(-lines // lines_of_chunk), (x, y))]
+    def list_numbers(x: Array, y: Array) -> tuple[int, ...]:
+        image, _, group, *steps = x.strides
+        places = (address_of(x), image, *steps, group, *list_strides("y", y).values())
+        return (*places, height, width, lines, lines_of_chunk, own)
 
-    return Recipe((value,), bind, is_channels_last=True, kernels=(kernel,))
+    return plan_call(kernel, (value,), -(-lines // lines_of_chunk), list_numbers, is_channels_last=True)
 
 
 def _is_turned(array: Array) -> bool:
@@ -357,30 +353,21 @@ _SHUFFLE_PARAMETERS = (
 the channels of a group."""
 
 
-def _emit_shuffle(name: str, width: int, groups: int) -> Code:
+def _emit_shuffle(code: Code, p: dict[str, Number], line: Number, *, groups: int) -> None:
     """Emits y[pixel, k * groups + g] = x[pixel, g, k]."""
-    code, p, chunk, _ = begin_kernel(name, width, _SHUFFLE_PARAMETERS)
-    full = p["own"] - p["own"] % width
-    rest = p["own"] - full
-    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
-        image, place = line // p["rows"], line % p["rows"]
-        x_line = p["x"] + image * p["x_image"] + place * p["x_row"]
-        y_line = p["y"] + image * p["y_image"] + place * p["y_row"]
-        with code.loop(0, p["pixels"]) as pixel:
-            x, y = x_line + pixel * p["x_pixel"], y_line + pixel * p["y_pixel"]
+    image, place = line // p["rows"], line % p["rows"]
+    x_line, y_line = (p[key] + image * p[f"{key}_image"] + place * p[f"{key}_row"] for key in ("x", "y"))
+    with code.loop(0, p["pixels"]) as pixel:
+        x, y = x_line + pixel * p["x_pixel"], y_line + pixel * p["y_pixel"]
 
-            def move(channel: Number, count: Number | int, mask: Mask | None) -> None:
-                read = [code.load(x + channel * FLOAT_BYTES + p["x_group"] * group, mask=mask) for group in range(groups)]
-                for v, vector in enumerate(interleave(read)):
-                    place = y + channel * (groups * FLOAT_BYTES)
-                    guard = None if mask is None else code.mask_first(count * groups - v * width)
-                    code.store(place, vector, v * width * FLOAT_BYTES, mask=guard)
+        def move(channel: Number, mask: Mask | None) -> None:
+            read = [code.load(x + channel * FLOAT_BYTES + p["x_group"] * group, mask=mask) for group in range(groups)]
+            for v, vector in enumerate(interleave(read)):
+                place = y + channel * (groups * FLOAT_BYTES)  # called inside the loop
+                guard = None if mask is None else code.mask_first((p["own"] - channel) * groups - v * code.width)
+                code.store(place, vector, v * code.width * FLOAT_BYTES, mask=guard)
 
-            with code.loop(0, full, width) as channel:
-                move(channel, width, None)
-            with code.when(rest > 0):
-                move(full, rest, code.mask_first(rest))
-    return code.finish()
+        code.visit_vectors(p["own"], move)
 
 
 def interleave(vectors: list[Floats]) -> list[Floats]:

@@ -11,13 +11,13 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_exponential_of_negative, emit_logarithm
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import join_rows
 from hetero_cpu.operators.pooling import BLOCK, REDUCTIONS, emit_sum, reduce_pixels, reduce_row, visit_block, visit_row
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
-from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
+from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows, make_unit_kernel
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
@@ -201,7 +201,7 @@ def _plan_pixel_norm(site: Site) -> Recipe | None:
     # A worker has a block of whole lines of the cache, unless there are fewer blocks than workers.
     is_many = is_open(batch) or batch * channels >= BLOCK * width * site.workers
     block = BLOCK if site.workers == 1 or is_many else 1
-    kernel = Kernel(f"pixel_norm_{block}", partial(_emit_pixel_norm, block=block))
+    kernel = make_unit_kernel(f"pixel_norm_{block}", _PIXEL_PARAMETERS, partial(_emit_pixel_norm, block=block), unit="unit")
     epsilon = bits_of(site.node.attributes.get("epsilon", 1e-5))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
@@ -219,38 +219,35 @@ def _plan_pixel_norm(site: Site) -> Recipe | None:
     return Recipe(tuple(site.node.inputs), bind, is_channels_last=True, kernels=(kernel,))
 
 
-def _emit_pixel_norm(name: str, width: int, *, block: int) -> Code:
+def _emit_pixel_norm(code: Code, p: dict[str, Number], unit: Number, *, block: int) -> None:
     """Emits (x - mean) * scale / sqrt(variance + epsilon) + bias; the variance is the mean of squares of x - mean."""
-    code, p, chunk, _ = begin_kernel(name, width, _PIXEL_PARAMETERS)
-    vector_bytes = width * FLOAT_BYTES
+    vector_bytes = code.width * FLOAT_BYTES
     epsilon = code.spread(code.float_of(p["epsilon"]))
-    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-        image, begin = unit // p["blocks"], unit % p["blocks"] * block
-        count = code.spread(code.float_from(p["height"] * p["width"]))
+    image, begin = unit // p["blocks"], unit % p["blocks"] * block
+    count = code.spread(code.float_from(p["height"] * p["width"]))
 
-        def normalize(vector: Number, vectors: int, mask: Mask | None = None) -> None:
-            channel = vector * vector_bytes  # called inside the loop
-            x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
-            means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum)]
+    def normalize(vector: Number, vectors: int, mask: Mask | None = None) -> None:
+        channel = vector * vector_bytes
+        x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
+        means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum)]
 
-            def square(value: Floats, v: int) -> Floats:
-                return (value - means[v]) * (value - means[v])
+        def square(value: Floats, v: int) -> Floats:
+            return (value - means[v]) * (value - means[v])
 
-            squares = reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum, square)
-            places = [v * vector_bytes for v in range(vectors)]
-            factors = [
-                code.load(p["scale"] + channel, place, mask=mask) / code.call_intrinsic("sqrt", total / count + epsilon)
-                for place, total in zip(places, squares, strict=True)
-            ]
-            shifts = [code.load(p["bias"] + channel, place, mask=mask) for place in places]
-            with code.loop(0, p["height"]) as row, code.loop(0, p["width"]) as pixel:
-                source, target = (start + row * p[f"{key}_row"] + pixel * p[f"{key}_pixel"] for key, start in (("x", x), ("y", y)))
-                for place, mean, factor, shift in zip(places, means, factors, shifts, strict=True):
-                    centered = code.load(source, place, mask=mask) - mean
-                    code.store(target, code.multiply_add(centered, factor, shift), place, mask=mask)
+        squares = reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum, square)
+        places = [v * vector_bytes for v in range(vectors)]
+        factors = [
+            code.load(p["scale"] + channel, place, mask=mask) / code.call_intrinsic("sqrt", total / count + epsilon)
+            for place, total in zip(places, squares, strict=True)
+        ]
+        shifts = [code.load(p["bias"] + channel, place, mask=mask) for place in places]
+        with code.loop(0, p["height"]) as row, code.loop(0, p["width"]) as pixel:
+            source, target = (start + row * p[f"{key}_row"] + pixel * p[f"{key}_pixel"] for key, start in (("x", x), ("y", y)))
+            for place, mean, factor, shift in zip(places, means, factors, shifts, strict=True):
+                centered = code.load(source, place, mask=mask) - mean
+                code.store(target, code.multiply_add(centered, factor, shift), place, mask=mask)
 
-        visit_block(code, p, begin, block, normalize)
-    return code.finish()
+    visit_block(code, p, begin, block, normalize)
 
 
 _NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}

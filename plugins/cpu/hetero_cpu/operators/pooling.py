@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from math import inf, prod
 
 import numpy as np
@@ -12,8 +12,8 @@ import numpy as np
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_logarithm
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import (
@@ -29,7 +29,7 @@ from hetero_cpu.operators.images import (
     stage_image,
 )
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site, order_axes
-from hetero_cpu.operators.rows import choose_rows_of_chunk, cut_lines
+from hetero_cpu.operators.rows import choose_rows_of_chunk, cut_lines, make_unit_kernel, plan_call
 from hetero_cpu.operators.windows import TileCode, WindowBody, WindowCall, make_window_kernel, plan_shape
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import value_of
@@ -180,33 +180,20 @@ def plan_reduction(site: Site) -> Recipe | None:
         return _plan_pixels(
             site, operator, lambda array: array.transpose(order).reshape(rows, 1, length, inner).transpose(0, 3, 1, 2)
         )
-    kernel, rows_of_chunk = _make_row_reduction(operator), choose_rows_of_chunk(rows, length, site.workers)
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), address_of(writes[0]), length, rows, rows_of_chunk)
-        return [NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (*reads, *writes))]
-
-    return Recipe((value,), bind, kernels=(kernel,))
+    names, rows_of_chunk = ("x", "y", "length", "rows", "rows_of_chunk"), choose_rows_of_chunk(rows, length, site.workers)
+    kernel = make_unit_kernel(f"{operator.lower()}_rows", names, partial(_emit_row, reduction=REDUCTIONS[operator]))
+    numbers = (length, rows, rows_of_chunk)
+    return plan_call(kernel, (value,), -(-rows // rows_of_chunk), lambda x, y: (address_of(x), address_of(y), *numbers))
 
 
-@cache
-def _make_row_reduction(operator: str) -> Kernel:
-    def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "length", "rows", "rows_of_chunk"))
-        with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as row:
-            x = p["x"] + row * p["length"] * FLOAT_BYTES
+def _emit_row(code: Code, p: dict[str, Number], row: Number, *, reduction: Reduction) -> None:
+    x = p["x"] + row * p["length"] * FLOAT_BYTES
 
-            def reduce(neutral: float, combine: Combine, read: Callable[[Floats, int], Floats]) -> list[Floats]:
-                def load(at: Number, mask: Mask | None) -> Floats:
-                    return read(code.load(x + at, mask=mask), 0)  # called inside the loop
+    def reduce(neutral: float, combine: Combine, read: Callable[[Floats, int], Floats]) -> list[Floats]:
+        return [reduce_row(code, p["length"], lambda at, mask: read(code.load(x + at, mask=mask), 0), combine, neutral)]
 
-                return [reduce_row(code, p["length"], load, combine, neutral)]
-
-            (result,) = REDUCTIONS[operator].emit(code, p["length"], reduce)
-            code.store(p["y"] + row * FLOAT_BYTES, result)
-        return code.finish()
-
-    return Kernel(f"{operator.lower()}_rows", emit)
+    (result,) = reduction.emit(code, p["length"], reduce)
+    code.store(p["y"] + row * FLOAT_BYTES, result)
 
 
 def _plan_images(site: Site, operator: str) -> Recipe | None:
@@ -227,7 +214,9 @@ them."""
 def _plan_pixels(site: Site, operator: str, view: Callable[[Array], Array]) -> Recipe:
     """Returns the recipe of a reduction over the pixels of images (batch, channels, height, width), which `view` makes of the value."""
     # Sums over columns are made row by row, as ONNX Runtime and NumPy make them: some models subtract nearly equal sums.
-    kernel, width = _make_pixel_reduction(operator, _PHASES if view is join_rows else 1), find_width()
+    phases, width = _PHASES if view is join_rows else 1, find_width()
+    emit = partial(_emit_pixels, reduction=REDUCTIONS[operator], phases=phases)
+    kernel = make_unit_kernel(f"{operator.lower()}_pixels_{phases}", _REDUCTION_PARAMETERS, emit, unit="unit")
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         x = view(reads[0])
@@ -246,24 +235,17 @@ def _plan_pixels(site: Site, operator: str, view: Callable[[Array], Array]) -> R
     return Recipe((site.node.inputs[0],), bind, kernels=(kernel,))
 
 
-@cache
-def _make_pixel_reduction(operator: str, phases: int) -> Kernel:
-    def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, _REDUCTION_PARAMETERS)
-        with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-            image, block = unit // p["blocks"], unit % p["blocks"]
+def _emit_pixels(code: Code, p: dict[str, Number], unit: Number, *, reduction: Reduction, phases: int) -> None:
+    image, block = unit // p["blocks"], unit % p["blocks"]
 
-            def work(vector: Number, count: int, mask: Mask | None = None) -> None:
-                channel = vector * (width * FLOAT_BYTES)  # called inside the loop
-                x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
-                reduce = partial(reduce_pixels, code, p, x, count, mask, phases=phases)
-                for v, total in enumerate(REDUCTIONS[operator].emit(code, p["height"] * p["width"], reduce)):
-                    code.store(y, total, v * width * FLOAT_BYTES, mask=mask)
+    def work(vector: Number, count: int, mask: Mask | None = None) -> None:
+        channel = vector * (code.width * FLOAT_BYTES)
+        x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
+        reduce = partial(reduce_pixels, code, p, x, count, mask, phases=phases)
+        for v, total in enumerate(reduction.emit(code, p["height"] * p["width"], reduce)):
+            code.store(y, total, v * code.width * FLOAT_BYTES, mask=mask)
 
-            visit_block(code, p, block * BLOCK, BLOCK, work)
-        return code.finish()
-
-    return Kernel(f"{operator.lower()}_pixels_{phases}", emit)
+    visit_block(code, p, block * BLOCK, BLOCK, work)
 
 
 def visit_block(code: Code, p: Mapping[str, Number], begin: Number, block: int, work: Callable[..., None]) -> None:
