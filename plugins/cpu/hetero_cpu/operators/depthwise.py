@@ -101,13 +101,12 @@ def plan_depthwise(site: Site) -> Recipe | None:
     calls_of_taps = [make_call(tap, is_first=tap == taps[0], is_last=tap == taps[-1]) for tap in taps]
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        calls = []
-        for laid, y, *addend in zip(*(convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:])), strict=True):
+        def bind_images(laid: Array, y: Array, *addend: Array) -> list[NativeCall]:
             staged, image = bind_staging(staging, laid, scratch)
-            calls += staged
-            for tap, call in enumerate(calls_of_taps):
-                calls.append(call.bind(convolution.pick_planes(image, tap), y, *([y] if tap else addend)))
-        return calls
+            planes = [convolution.pick_planes(image, tap) for tap in taps]
+            return staged + [call.bind(planes[tap], y, *([y] if tap else addend)) for tap, call in enumerate(calls_of_taps)]
+
+        return convolution.bind_planes((reads[0], writes[0], *reads[1:]), bind_images)
 
     reaches = (find_overhang(convolution.windows),) if staging is None and not shape.clips else ()
     kernels = tuple(dict.fromkeys(call.kernel for call in calls_of_taps))

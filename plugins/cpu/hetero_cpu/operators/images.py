@@ -60,6 +60,14 @@ class Convolution:
             return self.batch, self.batch
         return (self.batch * self.depths.sizes[0],) * 2 if self.is_joined else (self.depths.sizes[0], self.depths.outputs[0])
 
+    def count_lines(self, *, is_flat: bool) -> tuple[int, int]:
+        """Returns the lines that the pixels of the results are, and the pixels of each: rows or, if it `is_flat`, whole images or all."""
+        (rows, columns), images = self.windows.outputs, self.planes[1]
+        if not is_flat:
+            return images * rows, columns
+        # Planes that are convolved together are lines of their own.
+        return (1, images * rows * columns) if self.has_planes_alone else (images, rows * columns)
+
     @property
     def depth_halo(self) -> tuple[int, int]:
         """The planes of zeros that windows read before and behind those of a volume."""
@@ -75,6 +83,17 @@ class Convolution:
         if self.depths is None:
             return [array]
         return [join_planes(array)] if self.is_joined else [array[index].transpose(1, 0, 2, 3) for index in range(array.shape[0])]
+
+    def stage(self, halo: Halo, kernel: Kernel, numbers: int, dtype: type[np.generic] = np.float32) -> Staging:
+        """Returns the staging of the source with a halo, by so many numbers of a pixel."""
+        (height, width), (front, back) = self.windows.sizes, self.depth_halo
+        shape = (front + self.planes[0] + back, halo.top + height + halo.bottom, halo.left + width + halo.right, numbers)
+        return Staging(halo, front, shape, kernel, dtype)
+
+    def bind_planes(self, arrays: Sequence[Array], bind: Callable[..., list[NativeCall]]) -> list[NativeCall]:
+        """Returns the calls that `bind` returns for the images of source, result and addend that are computed together."""
+        planes = map(self.list_planes, arrays)
+        return [call for images in zip(*planes, strict=True) for call in bind(*images)]
 
     def pick_planes(self, images: Array, tap: int = 0) -> Array:
         """Returns the images of the source, its `depth_halo` included, that a tap of the depth reads: an image for each result."""
@@ -243,11 +262,12 @@ class Staging:
     front: int
     shape: tuple[int, int, int, int]
     kernel: Kernel
+    dtype: type[np.generic] = np.float32
 
     @property
     def nbytes(self) -> int:
         """The bytes of the copies."""
-        return align(prod(self.shape) * FLOAT_BYTES)
+        return align(prod(self.shape) * np.dtype(self.dtype).itemsize)
 
 
 def make_stage(x: Array) -> Kernel:
@@ -366,24 +386,21 @@ def stage_image(x: Array) -> Staging | None:
     return None if has_channel_vectors(x) else Staging(NO_HALO, 0, (batch, height, width, channels), make_stage(x))
 
 
-def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
+def bind_staging(staging: Staging | None, x: Array, scratch: Array, shift: Array | None = None) -> tuple[list[NativeCall], Array]:
     """Returns the call that copies x, if it is staged, and the images (batch, channels, height, width) that are read instead."""
     if staging is None:
         return [], x
-    halo, staged = staging.halo, scratch[: prod(staging.shape) * 4].view(np.float32).reshape(staging.shape)
+    halo, nbytes = staging.halo, prod(staging.shape) * np.dtype(staging.dtype).itemsize
+    staged = scratch[:nbytes].view(staging.dtype).reshape(staging.shape)
     inner = staged[:, halo.top : halo.top + x.shape[2], halo.left : halo.left + x.shape[3]].transpose(0, 3, 1, 2)
-    return [call_stage(staging.kernel, x, staged, halo, staging.front)], inner
-
-
-def call_stage(kernel: Kernel, x: Array, staged: Array, halo: Halo, front: int, shift: Array | None = None) -> NativeCall:
-    """Returns the call that copies x into images as a `Staging` has them."""
     images, channels, height, width = x.shape
     rows = staged.shape[0] * staged.shape[1]
     numbers = {
         **list_strides("x", x), "x_channel": x.strides[1],
         "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
-        "front": front, "images": images, "rows": staged.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left,
-        "right": halo.right, "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": rows,
+        "front": staging.front, "images": images, "rows": staged.shape[1], "height": height, "top": halo.top, "width": width,
+        "left": halo.left, "right": halo.right, "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": rows,
         "shift": 0 if shift is None else address_of(shift),
     }  # fmt: skip
-    return NativeCall(kernel, tuple(numbers[key] for key in STAGE_PARAMETERS), -(-rows // STAGED_ROWS), (x, staged, shift))
+    row = tuple(numbers[key] for key in STAGE_PARAMETERS)
+    return [NativeCall(staging.kernel, row, -(-rows // STAGED_ROWS), (x, staged, shift))], inner

@@ -23,37 +23,31 @@ from math import prod
 import numpy as np
 
 from hetero_core.kernels.windows import lay_windows
-from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
+from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_half_products, find_width
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.convolution import read_adjacent
+from hetero_cpu.operators.convolution import WindowProduct, choose_window_chunks, read_adjacent
 from hetero_cpu.operators.images import (
     Convolution,
-    call_stage,
     emit_stage,
     find_overhang,
     is_even,
     is_whole,
-    lay_offsets,
     read_convolution,
 )
-from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_chained_epilogue, read_gemm
+from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_chained_epilogue, read_gemm
 from hetero_cpu.operators.product_kernel import (
     BYTE_PRODUCTS,
-    NARROW_FIELDS,
-    PARAMETERS,
     TILE_BYTES,
     TILE_OF_PIXELS,
     TILE_OF_SECOND_SUMS,
     TILE_ROWS,
-    ProductShape,
-    list_cut,
     make_product,
 )
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
-from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, cut_pixels, pack_columns, pad_vector
+from hetero_cpu.operators.tiling import Tiling, choose_tiling, cut_pixels, pack_columns, pad_vector
 from hetero_cpu.symbols.sizes import is_open
 
 _FEWEST_OUTPUTS = 8
@@ -119,15 +113,6 @@ class _Cut:
         if self.has_sums:
             return channels * HALF_BYTES if self.products == "words" else channels
         return -(-channels * HALF_BYTES // self.group) * self.group
-
-    def measure_block(self, taps: int, groups: int) -> int:
-        """Returns the bytes of a block of packed weights, of so many groups of each tap."""
-        return (self.has_sums + taps * groups * (self.group // FLOAT_BYTES)) * self.tiling.vectors * self.tiling.width * FLOAT_BYTES
-
-    def make_kernel(self, epilogue: NativeEpilogue) -> Kernel:
-        tiling, own = self.tiling, {"products": self.products, "expression": epilogue.expression}
-        shape = ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(epilogue.added), **own)
-        return make_product(replace(shape, has_short_tiles=shape.has_short_tiles and not self.products.startswith("amx")))
 
     def lay_config(self) -> Array:
         """Returns the shapes of AMX's tiles: 64 bytes wide, those of pixels and sums as high as there are pixels. Source: Intel SDM."""
@@ -353,75 +338,48 @@ def _plan(
     `is_flat`: all pixels of a plane are a line, and those of all planes if each is convolved by itself. `spread`: the rows and columns of
     results that a pixel has, each by a matrix of its own; by default it has one.
     """
-    site, source, windows, weight = convolution.site, convolution.source, convolution.windows, convolution.weight
-    channels, outputs, depth_taps = convolution.channels, convolution.outputs, convolution.depth_taps
-    planes, images = convolution.planes
-    (height, width), (front, back) = windows.sizes, convolution.depth_halo
-    down, right = spread or (1, 1)
-    halo = find_overhang(windows)
-    values = (source, epilogue.added) if epilogue.added else (source,)
-    rows, columns = windows.outputs
-    is_single = is_flat and convolution.has_planes_alone
-    pixels = images * rows * columns if is_single else rows * columns if is_flat else columns
+    site, source, windows = convolution.site, convolution.source, convolution.windows
+    channels, outputs, values = convolution.channels, convolution.outputs, (source, *filter(None, [epilogue.added]))
+    lines, pixels = convolution.count_lines(is_flat=is_flat)
     cut = _choose_cut(kind, pixels, channels, outputs, is_image=not is_matrix)
     tiling, pixel_bytes = cut.tiling, cut.measure_pixel(channels)
-    shape = (front + planes + back, halo.top + height + halo.bottom, halo.left + width + halo.right, pixel_bytes)
     # Pixels lie side by side, so a row of the kernel is a single tap.
-    steps = 1 if windows.dilations[1] == 1 else windows.kernel[1]
-    taps = len(depth_taps) * windows.kernel[0] * steps
-    groups = -(-(windows.kernel[1] // steps * pixel_bytes) // cut.group)
-    lines, depth = 1 if is_single else images if is_flat else images * rows, len(depth_taps) * prod(windows.kernel) * pixel_bytes
-    read_bytes = pixel_bytes * prod(windows.strides)
-    chunks = choose_chunks(tiling, lines=lines, depth=-(-depth // FLOAT_BYTES), pixel_bytes=read_bytes, workers=site.workers)
-    parts = taps if cut.has_sums else len(depth_taps) * prod(windows.kernel)
-    packing = NarrowPacking(tiling.packing, parts, cut.group, kind.dtype, is_turned, is_spread=bool(spread))
+    positions = len(convolution.depth_taps) * prod(windows.kernel)
+    taps = positions // windows.kernel[1] if windows.dilations[1] == 1 else positions
+    packing = NarrowPacking(
+        tiling.packing, taps if cut.has_sums else positions, cut.group, kind.dtype, is_turned, is_spread=bool(spread)
+    )
     purpose = ("narrow", kind.dtype, taps, is_turned, cut.group, tiling.vectors, bool(spread))
-    packed = site.weights.pack_lazily((weight,), purpose, packing)
-    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
-    vectors = epilogue.lay_vectors(tiling.padded_outputs)
-    x = site.prototypes[source]
+    packed = convolution.pack_lazily(purpose, packing)
+    bias, vectors = pad_vector(epilogue.bias, outputs, tiling.padded_outputs), epilogue.lay_vectors(tiling.padded_outputs)
+    x, halo = site.prototypes[source], find_overhang(windows)
     of_planes = not is_matrix and x.strides[1] != x.itemsize and x.shape[1] != 1
     stage = _make_stage(kind, of_planes=of_planes, of_bytes=source in site.shifts)
-    kernel = cut.make_kernel(epilogue)
+    staging = convolution.stage(halo, stage, pixel_bytes, np.uint8)
+    own, adds = epilogue.activations, bool(epilogue.added)
+    kernel = make_product(tiling, own, adds=adds, products=cut.products, expression=epilogue.expression)
     config, own_shift = cut.lay_config(), np.array([0 if kind.reads else kind.shift], np.float32)
-    x_pixel, nbytes = pixel_bytes * windows.strides[1], prod(shape)
+    chunks = choose_window_chunks(convolution, tiling, lines, pixel_bytes)
+    product = WindowProduct(
+        convolution, staging, kernel, tiling, chunks, packed, bias, is_flat, pixel_bytes,
+        spread=(1, *(spread or (1, 1))), unit_bytes=cut.group, has_sums=cut.has_sums,
+    )  # fmt: skip
+    rows = windows.outputs[0]
 
     def view(array: Array, sizes: tuple[int, ...]) -> Array:
         return array.reshape(sizes).transpose(0, 3, 1, 2) if is_matrix else array
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, shift_memory = view(reads[0], (1, height, 1, channels)), reads[-1] if kind.reads else own_shift
-        others = (view(each, (1, 1, rows, outputs)) for each in (writes[0], *reads[1 : len(values)]))
-        image = scratch[:nbytes].reshape(shape)
-        calls = []
-        for laid, *results in zip(*map(convolution.list_planes, (x, *others)), strict=True):
-            calls.append(call_stage(stage, laid, image, halo, front, shift=shift_memory))
-            for index, (i, j) in enumerate(np.ndindex(down, right)):
-                places = [each[:, :, i::down, j::right] for each in results]
-                call = bind_product(index, image, shift_memory, *places)
-                calls.append(replace(call, keep=(*call.keep, *reads)))
-        return calls
-
-    def bind_product(matrix: int, image: Array, shift_memory: Array, y: Array, addend: Array | None = None) -> NativeCall:
-        plane, row, pixel, _ = image.strides
-        begin = convolution.pick_planes(image)
-        dilation = 0 if convolution.depths is None else convolution.depths.dilations[0]
-        offsets = lay_offsets(windows, row, pixel, steps, [tap * dilation * plane for tap in depth_taps])
-        # A window begins at the begin of the pads, which the halo covers.
-        top, left = (halo.top - max(windows.pads[0][0], 0), halo.left - max(windows.pads[1][0], 0))
+        laid, shift = view(reads[0], (1, rows, 1, channels)), reads[-1] if kind.reads else own_shift
+        others = [view(each, (1, 1, rows, outputs)) for each in (writes[0], *reads[1 : len(values)])]
         numbers = {
-            "x": address_of(begin) + (top * row + left * pixel), "x_image": begin.strides[0], "x_row": row * windows.strides[0],
-            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps, "depth": groups,
-            "w": address_of(packed) + matrix * (packed.nbytes // (down * right)),
-            "block_bytes": cut.measure_block(taps, groups), "bias": address_of(bias),
-            "rows": 1 if is_flat else rows, "shift": address_of(shift_memory), "line": pixels, "config": address_of(config),
-            "vectors": address_of(vectors), "vector_bytes": bias.nbytes,
-            **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", addend),
+            "shift": address_of(shift), "line": pixels, "config": address_of(config), "vectors": address_of(vectors),
+            "vector_bytes": bias.nbytes,
         }  # fmt: skip
-        keep = (offsets, packed, bias, vectors, image, y, config, shift_memory, addend)
-        return NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)
+        calls = product.bind((laid, *others), scratch, shift, **numbers)
+        return [replace(call, keep=(*call.keep, *reads, shift, config, vectors)) for call in calls]
 
     # The last rows of a tile of AMX may lie behind the image.
-    scratch_bytes, overwrites = align(nbytes + 2 * TILE_ROWS * x_pixel + TILE_BYTES), list_overwritten(site, source, epilogue.added)
-    reads, kernels = (*values, *kind.reads), (stage, kernel)
-    return Recipe(reads, bind, scratch_bytes, is_channels_last=not is_matrix, overwrites=overwrites, kernels=kernels)
+    behind = align(2 * TILE_ROWS * pixel_bytes * windows.strides[1] + TILE_BYTES)
+    recipe = join_recipe(convolution, epilogue, staging, bind, (kernel,), nbytes=behind)
+    return replace(recipe, reads=(*values, *kind.reads), is_channels_last=not is_matrix)

@@ -15,7 +15,7 @@ from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.operators.elementwise import Expression, ExpressionReader, read_activation
 from hetero_cpu.operators.images import Convolution, Staging, has_channel_vectors
 from hetero_cpu.operators.layout import Copy, plan_copy
-from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
+from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, list_cut, make_product
 from hetero_cpu.operators.recipe import Bind, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, Tiling, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.symbols.arrays import lay_empty
@@ -216,7 +216,7 @@ def plan_rows(
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     pieces, piece_depth = choose_pieces(depth)
     prefetches, splits = tiling.count_prefetches(tiling.tiles), pieces > 1
-    kernel = make_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=adds, prefetches=prefetches, splits=splits))
+    kernel = make_product(tiling, epilogue.activations, adds=adds, prefetches=prefetches, splits=splits)
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
 
     def bind(laid: Array, y: Array, added: Array | None, scratch: Array) -> list[NativeCall]:

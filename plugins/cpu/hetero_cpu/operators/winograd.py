@@ -302,8 +302,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
     kernels = tuple(make_kernel(shape, part) for part in (("whole",) if is_whole else ("input", "output")))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        planes = (convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:]))
-        return [call for arrays in zip(*planes, strict=True) for call in bind_images(scratch, *arrays)]
+        return convolution.bind_planes((reads[0], writes[0], *reads[1:]), partial(bind_images, scratch))
 
     def bind_images(scratch: Array, laid: Array, y: Array, addend: Array | None = None) -> list[NativeCall]:
         calls, x = bind_staging(staging, laid, scratch)
