@@ -17,26 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 
 import numpy as np
 
 from hetero_core.kernels.windows import lay_windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
-from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_half_products, find_width
+from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES
+from hetero_cpu.machine.compiler import find_byte_products, find_half_products, find_width
 from hetero_cpu.machine.memory import align
-from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.convolution import WindowProduct, choose_window_chunks, read_adjacent
-from hetero_cpu.operators.images import (
-    Convolution,
-    emit_stage,
-    find_overhang,
-    is_even,
-    is_whole,
-    read_convolution,
-)
+from hetero_cpu.operators.images import Convolution, find_overhang, is_even, is_whole, make_stage, read_convolution
 from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_chained_epilogue, read_gemm
 from hetero_cpu.operators.product_kernel import (
     BYTE_PRODUCTS,
@@ -208,73 +199,6 @@ def _fit(kind: _Kind, weight: Array | None, depth: int, outputs: int) -> _Kind |
     return kind if is_small else replace(kind, products="words")
 
 
-def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
-    """Returns the kernel that copies rows as narrow numbers; `of_bytes`: they are these already, with the same shift."""
-    title = f"stage_{kind.dtype}{'_of_planes' * of_planes}{'_of_bytes' * of_bytes}"
-    store = partial(_store_numbers, dtype=kind.dtype)
-    copy_values = partial(store, shifts=not of_bytes)
-    x_bytes = 1 if of_bytes else FLOAT_BYTES
-
-    def copy_row(code: Code, p: dict[str, Number], x: Number, y: Number, count: Number) -> None:
-        def copy(element: Number, mask: Mask | None) -> None:
-            source = x + element * x_bytes
-            values = code.load_bytes(source, code.width, mask=mask) if of_bytes else code.load(source, mask=mask)
-            copy_values(code, p, y + element * kind.nbytes, values, mask)
-
-        quick = code.number(0)
-        if of_bytes and kind.nbytes == 1:
-            # Bytes are copied four to a float32.
-            quick = count - count % (FLOAT_BYTES * code.width)
-            with code.loop(0, quick, FLOAT_BYTES * code.width) as place:
-                code.store(y + place, code.load(x + place))
-        x, y = x + quick * x_bytes, y + quick * kind.nbytes
-        code.visit_vectors(count - quick, copy)
-
-    def copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
-        is_dense = p["x_pixel"].equals(p["channels"] * x_bytes) & p["y_pixel"].equals(p["channels"] * kind.nbytes)
-        with code.either(is_dense) as (dense, sparse):
-            with dense:
-                copy_row(code, p, x, y, p["width"] * p["channels"])
-            with sparse, code.loop(0, p["width"]) as pixel:
-                target = y + pixel * p["y_pixel"]
-                copy_row(code, p, x + pixel * p["x_pixel"], target, p["channels"])
-                fill_up(code, p, target)
-
-    def copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
-        with code.loop(0, p["width"]) as pixel:
-            source, target = x + pixel * p["x_pixel"], y + pixel * p["y_pixel"]
-            with code.loop(0, p["channels"]) as channel:
-                place = source + channel * p["x_channel"]
-                values = code.load_bytes(place, 1) if of_bytes else code.load_scalar(place)
-                copy_values(code, p, target + channel * kind.nbytes, values, None)
-            fill_up(code, p, target)
-
-    def fill_up(code: Code, p: dict[str, Number], pixel: Number) -> None:
-        if not kind.are_bytes:
-            end = p["channels"] * kind.nbytes
-            clear(code, p, pixel + end, p["y_pixel"] - end)
-
-    def clear(code: Code, p: dict[str, Number], y: Number, nbytes: Number) -> None:
-        zeros = code.constant(0.0)
-        code.visit_vectors(nbytes // kind.nbytes, lambda place, mask: store(code, p, y + place * kind.nbytes, zeros, mask))
-
-    copy = copy_planes if of_planes else copy_pixels
-    return Kernel(title, partial(emit_stage, copy=copy, clear=clear))
-
-
-def _store_numbers(
-    code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None, *, dtype: str, shifts: bool = True
-) -> None:
-    if dtype == "bfloat16":
-        code.store_half(y, values, "bfloat16", mask=mask)
-        return
-    if shifts:
-        shift = code.load_scalar(p["shift"])
-        values = values + (shift if values.width == 1 else code.spread(shift))
-    store = code.store_bytes if dtype == "int8" else code.store_words
-    store(y, values, mask=mask)
-
-
 def plan_narrow_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a convolution of one group; None if its numbers are not narrow."""
     found = _find_kind(site)
@@ -352,10 +276,13 @@ def _plan(
     purpose = ("narrow", kind.dtype, taps, is_turned, cut.group, tiling.vectors, bool(spread))
     packed = convolution.pack_lazily(purpose, packing)
     bias, vectors = pad_vector(epilogue.bias, outputs, tiling.padded_outputs), epilogue.lay_vectors(tiling.padded_outputs)
-    x, halo = site.prototypes[source], find_overhang(windows)
-    of_planes = not is_matrix and x.strides[1] != x.itemsize and x.shape[1] != 1
-    stage = _make_stage(kind, of_planes=of_planes, of_bytes=source in site.shifts)
-    staging = convolution.stage(halo, stage, pixel_bytes, np.uint8)
+    rows = windows.outputs[0]
+
+    def view(array: Array, sizes: tuple[int, ...]) -> Array:
+        return array.reshape(sizes).transpose(0, 3, 1, 2) if is_matrix else array
+
+    stage = make_stage(view(site.prototypes[source], (1, rows, 1, channels)), kind.dtype)
+    staging = convolution.stage(find_overhang(windows), stage, pixel_bytes, np.uint8)
     own, adds = epilogue.activations, bool(epilogue.added)
     kernel = make_product(tiling, own, adds=adds, products=cut.products, expression=epilogue.expression)
     config, own_shift = cut.lay_config(), np.array([0 if kind.reads else kind.shift], np.float32)
@@ -364,10 +291,6 @@ def _plan(
         convolution, staging, kernel, tiling, chunks, packed, bias, is_flat, pixel_bytes,
         spread=(1, *(spread or (1, 1))), unit_bytes=cut.group, has_sums=cut.has_sums,
     )  # fmt: skip
-    rows = windows.outputs[0]
-
-    def view(array: Array, sizes: tuple[int, ...]) -> Array:
-        return array.reshape(sizes).transpose(0, 3, 1, 2) if is_matrix else array
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         laid, shift = view(reads[0], (1, rows, 1, channels)), reads[-1] if kind.reads else own_shift
