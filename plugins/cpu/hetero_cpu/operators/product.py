@@ -164,31 +164,12 @@ def plan_native_product(site: Site) -> Recipe | None:
     epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
     if epilogue is None:
         return None
-    added = (epilogue.added,) if epilogue.added else ()
-    if any(not site.prototypes[value].flags.c_contiguous for value in added):
+    if epilogue.added and not site.prototypes[epilogue.added].flags.c_contiguous:
         return None
-    rows_product = plan_rows(
+    return plan_rows(
         site, source, (weight,), outputs, epilogue,
         purpose=("product", is_turned), packing_of=lambda tiling: ColumnPacking(tiling.packing, is_turned),
     )  # fmt: skip
-    if rows_product is None:
-        return None
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        assert writes[0].flags.c_contiguous
-        return rows_product.bind(reads[0], writes[0], reads[1] if added else None, scratch)
-
-    overwrites = list_overwritten(site, source, epilogue.added)
-    return Recipe((source, *added), bind, rows_product.scratch, overwrites=overwrites, kernels=rows_product.kernels)
-
-
-@dataclass(frozen=True, slots=True)
-class RowProduct:
-    """A product of all rows of a value, as a part of a step: `bind` takes source, result, addend and working memory."""
-
-    bind: Callable[[Array, Array, Array | None, Array], list[NativeCall]]
-    scratch: int
-    kernels: tuple[Kernel, ...]
 
 
 def plan_rows(
@@ -200,8 +181,9 @@ def plan_rows(
     *,
     purpose: tuple[object, ...],
     packing_of: Callable[[Tiling], Callable[..., Array]],
-) -> RowProduct | None:
-    """Returns the product of the rows of `source` and the matrix of `outputs` columns that `packing_of` packs of the weights."""
+) -> Recipe | None:
+    """Returns the recipe of the product of the rows of `source` and the matrix of `outputs` columns that `packing_of` packs of the
+    weights; its result is in C order, and so is an addend."""
     shape, adds = site.shape(source), bool(epilogue.added)
     rows, depth = prod(shape[:-1]), shape[-1]
     staging: Copy | None = None
@@ -219,19 +201,20 @@ def plan_rows(
     kernel = make_product(tiling, epilogue.activations, adds=adds, prefetches=prefetches, splits=splits)
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
 
-    def bind(laid: Array, y: Array, added: Array | None, scratch: Array) -> list[NativeCall]:
-        x = laid if staging is None else cut_scratch(scratch, [shape])[0]
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x = reads[0] if staging is None else cut_scratch(scratch, [shape])[0]
         numbers = {
             "x": address_of(x), "x_pixel": depth * 4, "offsets": address_of(offsets), "taps": 1, "depth": piece_depth,
             "w": address_of(packed), "block_bytes": depth * tiling.vectors * tiling.width * 4, "bias": address_of(padded),
-            "y": address_of(y), "y_pixel": outputs * 4, "added": 0 if added is None else address_of(added), "added_pixel": outputs * 4,
+            "y": address_of(writes[0]), "y_pixel": outputs * 4, "added": address_of(reads[1]) if adds else 0, "added_pixel": outputs * 4,
             "rows": 1, "pieces": pieces, "last_depth": depth - (pieces - 1) * piece_depth, "zeros": address_of(zeros),
             **list_cut(tiling, chunks),
         }  # fmt: skip
         names = (*PARAMETERS, *PIECE_PARAMETERS) if pieces > 1 else PARAMETERS
-        keep = (offsets, zeros, packed, padded, x, y, laid, added)
-        staged = [] if staging is None else [staging.bind(x, laid)]
+        keep = (offsets, zeros, packed, padded, x, *reads, *writes)
+        staged = [] if staging is None else [staging.bind(x, reads[0])]
         return [*staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
 
-    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
-    return RowProduct(bind, 0 if staging is None else measure_scratch([shape]), kernels)
+    kernels, nbytes = ((kernel,), 0) if staging is None else ((staging.kernel, kernel), measure_scratch([shape]))
+    overwrites = list_overwritten(site, source, epilogue.added)
+    return Recipe((source, *filter(None, [epilogue.added])), bind, nbytes, overwrites=overwrites, kernels=kernels)
