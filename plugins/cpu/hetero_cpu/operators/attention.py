@@ -286,14 +286,15 @@ def plan_native_attention(site: Site) -> Recipe | None:
     if not site.is_float32(*filter(None, node.inputs)):
         return None
     operands = [site.prototypes[name] for name in node.inputs[:3]]
-    q, k, v = (_split_heads(array, split) for array in (operands[0], *_join_caches(site)))
+    caches = [site.prototypes[name] for name in node.inputs[4:6]] if appends else []
+    joined = [_join(past.shape, fresh.shape) for past, fresh in zip(caches, operands[1:], strict=False)]
+    q, k, v = (_split_heads(array, split) for array in (operands[0], *(joined or operands[1:])))
     batch, heads, queries, size = q.shape
     keys, value_size = k.shape[2], v.shape[3]
     if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys):
         return None
     if any(array.shape[3] > 1 and array.strides[3] != FLOAT_BYTES for array in (q, k, v)):
         return None
-    caches = [site.prototypes[name] for name in node.inputs[4:6]] if appends else []
     if any(array.strides[3] != FLOAT_BYTES for array in (*operands[1:], *caches) if appends):
         return None
     full_shape = (batch, heads, queries, keys)
@@ -356,15 +357,8 @@ def _list_rows(name: str, array: Array) -> dict[str, int]:
     return {f"{name}{end}": number for end, number in zip(_ROW_ENDS, numbers, strict=True)}
 
 
-def _join_caches(site: Site) -> tuple[Array, Array]:
-    """Returns arrays laid out as all keys and values: the inputs, or past and new ones joined if there are caches. Raises: ValueError."""
-    k, v = (site.prototypes[name] for name in site.node.inputs[1:3])
-    if site.has_input(4):
-        k, v = (_join(site.shape(past), fresh.shape) for past, fresh in zip(site.node.inputs[4:6], (k, v), strict=True))
-    return k, v
-
-
 def _join(past: tuple[int, ...], fresh: tuple[int, ...]) -> Array:
+    """Returns an array that is laid out as all keys or values. Raises: ValueError."""
     if len(past) != len(fresh) or past[:2] != fresh[:2] or past[3:] != fresh[3:]:
         raise ValueError(f"a cache of {past} does not go with {fresh}")
     joined: Array = lay_empty((*past[:2], past[2] + fresh[2], *past[3:]), np.float32)

@@ -123,8 +123,7 @@ def _find_target(site: Site) -> str:
 
 def plan_moved_elements(site: Site) -> Recipe | None:
     """Returns the recipe of a copy of elements of any plain type to other places. Sources: ONNX Expand-13, Transpose-25."""
-    value = site.node.inputs[0]
-    x = site.prototypes[value]
+    x = site.prototypes[site.node.inputs[0]]
     name, perm = x.dtype.name, site.node.attributes.get("perm") or tuple(reversed(range(x.ndim)))
     if name not in ELEMENTS or (site.node.op_type == "Transpose" and sorted(perm) != list(range(x.ndim))):
         return None

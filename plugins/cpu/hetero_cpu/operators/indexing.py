@@ -24,14 +24,14 @@ from hetero_cpu.machine.terms import Mask, Number
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.layout import plan_copy
 from hetero_cpu.operators.recipe import Recipe, Site
+from hetero_cpu.operators.rows import choose_rows_of_chunk
 from hetero_cpu.symbols.arrays import keep_sizes, lay_empty
-from hetero_cpu.symbols.sizes import is_open, largest, least
+from hetero_cpu.symbols.sizes import is_open
 
 _PARAMETERS = (
     "table", "flat", "indices", "count", "inner", "outer_bytes", "inner_bytes", "length", "lines", "lines_of_chunk",
 )  # fmt: skip
 """Those of a `_Walk`; a line is the `inner` rows of one of `count` places. For each axis with an index follow its size and its stride."""
-_CHUNK = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,8 @@ class _Walk:
 
     def call(self, kernel: Kernel, table: Array, flat: Array, indices: Array, workers: int) -> NativeCall:
         """Returns the call of a kernel over the rows of `flat`, in one chunk for a single worker."""
-        lines = size = self.outer * self.count
-        if workers > 1:
-            size = largest(1, least(lines, largest(_CHUNK // (self.length * self.inner), -(-lines // (8 * workers)))))
+        lines = self.outer * self.count
+        size = choose_rows_of_chunk(lines, self.length * self.inner, workers) if workers > 1 else lines
         sizes = (self.count, self.inner, self.outer_bytes, self.inner_bytes, self.length, lines, size)
         numbers = (*map(address_of, (table, flat, indices)), *sizes, *(number for axis in self.axes for number in axis))
         return NativeCall(kernel, numbers, -(-lines // size), (table, flat, indices))

@@ -15,9 +15,19 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import Expression, make_elementwise
 from hetero_cpu.operators.recipe import Choice, Join, Recipe, Site, Views, is_channels_last, order_axes
-from hetero_cpu.operators.rows import call_rows, cut_lines, cut_rows, find_kind, find_kinds, make_unit_kernel, merge_axes, plan_call
+from hetero_cpu.operators.rows import (
+    call_rows,
+    choose_rows_of_chunk,
+    cut_lines,
+    cut_rows,
+    find_kind,
+    find_kinds,
+    make_unit_kernel,
+    merge_axes,
+    plan_call,
+)
 from hetero_cpu.symbols.arrays import broadcast, broadcast_shapes, lay_empty
-from hetero_cpu.symbols.sizes import largest, least, value_of
+from hetero_cpu.symbols.sizes import value_of
 
 _PARAMETERS = (
     "rows", "columns", "blocks", "middle", "inner", "units", "units_of_chunk",
@@ -25,8 +35,6 @@ _PARAMETERS = (
 )  # fmt: skip
 """Of each matrix: y has contiguous `rows` at a stride of `y_row`; x has them as columns, `x_column` apart, so that its
 columns of y are contiguous there. Matrices stand along three axes. A unit is a block of rows of a matrix."""
-_CHUNK = 1 << 15
-_CHUNKS_OF_WORKER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +102,7 @@ def _call_turn(y: Array, x: Array, workers: int) -> NativeCall:
     # A block has as many rows as a vector has elements.
     blocks = -(-rows // find_width())
     units = blocks * prod(sizes)
-    elements = largest(_CHUNK, -(-y.size // (workers * _CHUNKS_OF_WORKER)))
-    units_of_chunk = largest(1, least(units, elements * units // y.size))
+    units_of_chunk = choose_rows_of_chunk(units, y.size // units, workers)
     numbers = [rows, columns, blocks, middle, inner, units, units_of_chunk]
     for k, array, step in ((0, y, y_row), (1, x, x_column)):
         numbers += [address_of(array), *(0,) * missing, *(pair[k] for pair in strides), step]

@@ -17,7 +17,7 @@ from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import join_rows
 from hetero_cpu.operators.pooling import BLOCK, REDUCTIONS, emit_sum, reduce_pixels, reduce_row, visit_block, visit_row
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
-from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows, make_unit_kernel
+from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows, make_unit_kernel, plan_call
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
@@ -204,19 +204,17 @@ def _plan_pixel_norm(site: Site) -> Recipe | None:
     kernel = make_unit_kernel(f"pixel_norm_{block}", _PIXEL_PARAMETERS, partial(_emit_pixel_norm, block=block), unit="unit")
     epsilon = bits_of(site.node.attributes.get("epsilon", 1e-5))
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = join_rows(reads[0]), join_rows(writes[0])
-        blocks = -(-channels // (block * width))
-        units = batch * blocks
-        units_of_chunk = choose_rows_of_chunk(units, 4 * block * width * prod(x.shape[2:]), site.workers)
-        numbers = {
-            **list_strides("x", x), **list_strides("y", y), "scale": address_of(reads[1]), "bias": address_of(reads[2]),
-            "epsilon": epsilon, "height": x.shape[2], "width": x.shape[3], "blocks": blocks, "units": units,
-            "units_of_chunk": units_of_chunk, "vectors": channels // width, "last": channels % width,
-        }  # fmt: skip
-        return [NativeCall(kernel, tuple(numbers[key] for key in _PIXEL_PARAMETERS), -(-units // units_of_chunk), (x, y, *reads))]
+    blocks = -(-channels // (block * width))
+    units, (height, length) = batch * blocks, join_rows(prototype).shape[2:]
+    units_of_chunk = choose_rows_of_chunk(units, 4 * block * width * height * length, site.workers)
 
-    return Recipe(tuple(site.node.inputs), bind, is_channels_last=True, kernels=(kernel,))
+    def list_numbers(x: Array, scale: Array, bias: Array, y: Array) -> tuple[int, ...]:
+        images = (*list_strides("x", join_rows(x)).values(), *list_strides("y", join_rows(y)).values())
+        places = (*images, address_of(scale), address_of(bias), epsilon, height, length)
+        return (*places, blocks, units, units_of_chunk, channels // width, channels % width)
+
+    chunks = -(-units // units_of_chunk)
+    return plan_call(kernel, tuple(site.node.inputs), chunks, list_numbers, is_channels_last=True)
 
 
 def _emit_pixel_norm(code: Code, p: dict[str, Number], unit: Number, *, block: int) -> None:

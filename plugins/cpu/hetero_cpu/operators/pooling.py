@@ -45,11 +45,6 @@ def emit_sum(first: Floats, second: Floats) -> Floats:
     return first + second
 
 
-def _emit_maxima(at: TileCode) -> list[list[Floats]]:
-    # A NaN of either side stays.
-    return _emit_windows(at, lambda a, b: a.is_nan().choose(a, (a > b).choose(a, b)))
-
-
 def _emit_means(at: TileCode) -> list[list[Floats]]:
     sums = _emit_windows(at, emit_sum)
     return [[total * at.factors[r, t] for t, total in enumerate(line)] for r, line in enumerate(sums)]
@@ -218,21 +213,18 @@ def _plan_pixels(site: Site, operator: str, view: Callable[[Array], Array]) -> R
     emit = partial(_emit_pixels, reduction=REDUCTIONS[operator], phases=phases)
     kernel = make_unit_kernel(f"{operator.lower()}_pixels_{phases}", _REDUCTION_PARAMETERS, emit, unit="unit")
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x = view(reads[0])
-        batch, channels, height, length = x.shape
-        blocks = -(-channels // (BLOCK * width))
-        units = batch * blocks
-        units_of_chunk = cut_lines(units, value_of(x.size) / width, site.workers)
-        numbers = {
-            **list_strides("x", x), "height": height, "width": length, "y": address_of(writes[0]),
-            "y_image": writes[0].strides[0] if view is join_rows else channels * FLOAT_BYTES, "blocks": blocks, "units": units,
-            "units_of_chunk": units_of_chunk, "vectors": channels // width, "last": channels % width,
-        }  # fmt: skip
-        row = tuple(numbers[key] for key in _REDUCTION_PARAMETERS)
-        return [NativeCall(kernel, row, -(-units // units_of_chunk), (*reads, *writes))]
+    x = view(site.prototypes[site.node.inputs[0]])
+    batch, channels, height, length = x.shape
+    blocks = -(-channels // (BLOCK * width))
+    units = batch * blocks
+    units_of_chunk = cut_lines(units, value_of(x.size) / width, site.workers)
 
-    return Recipe((site.node.inputs[0],), bind, kernels=(kernel,))
+    def list_numbers(x: Array, y: Array) -> tuple[int, ...]:
+        places = (*list_strides("x", view(x)).values(), height, length, address_of(y))
+        y_image = y.strides[0] if view is join_rows else channels * FLOAT_BYTES
+        return (*places, y_image, blocks, units, units_of_chunk, channels // width, channels % width)
+
+    return plan_call(kernel, (site.node.inputs[0],), -(-units // units_of_chunk), list_numbers)
 
 
 def _emit_pixels(code: Code, p: dict[str, Number], unit: Number, *, reduction: Reduction, phases: int) -> None:
@@ -325,7 +317,9 @@ def _make_call(site: Site, windows: Windows) -> WindowCall | None:
     if shape is None:
         return None
     if not is_mean:
-        kernel = make_window_kernel(shape, WindowBody("max", _emit_maxima))
+        # A NaN of either side stays.
+        emit = partial(_emit_windows, combine=lambda a, b: a.is_nan().choose(a, (a > b).choose(a, b)))
+        kernel = make_window_kernel(shape, WindowBody("max", emit))
         return WindowCall(kernel, shape, windows, width, -np.inf, site.workers, {})
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
     counts = {}

@@ -75,19 +75,13 @@ class Rows:
     strides: tuple[tuple[int, ...], ...]
 
 
-def find_fastest(y: Array) -> int | None:
-    """Returns the axis along which the elements of an array lie side by side; None if no axis has them so."""
-    axes = [axis for axis in range(y.ndim) if y.shape[axis] > 1]
-    fastest = min(axes, key=lambda axis: (y.strides[axis], -axis), default=None)
-    return fastest if fastest is None or y.strides[fastest] == y.itemsize else None
-
-
 def find_kind(array: Array, y: Array) -> str | None:
     """Returns how an operand lies along the fastest axis of a result that it broadcasts to: "v", "r" or "s"; None for another stride."""
     if array.size == 1:
         return "s"
-    fastest = find_fastest(y)
-    if fastest is None:
+    axes = [axis for axis in range(y.ndim) if y.shape[axis] > 1]
+    fastest = min(axes, key=lambda axis: (y.strides[axis], -axis), default=None)
+    if fastest is None or y.strides[fastest] != y.itemsize:
         return None
     stride = broadcast(array, y.shape).strides[fastest]
     # A stride with symbols is compared, not looked up, which would pin it.

@@ -88,7 +88,7 @@ def plan_grid_sample(site: Site) -> Recipe | None:
             rows, pixels = 1, rows * pixels
         blocks = -(-pixels // _POINTS)
         units, units_of_chunk = batch * rows * blocks, choose_rows_of_chunk(batch * rows * blocks, _POINTS * channels, site.workers)
-        zeros = lay_table(_make_zeros, (channels,))
+        zeros = lay_table(partial(np.zeros, dtype=np.float32), (channels,))
         numbers = (
             address_of(x), *x.strides, channels, *x.shape[2:], address_of(grid), *grid.strides, address_of(zeros),
             address_of(y), *y.strides, rows, pixels, blocks, units, units_of_chunk,
@@ -97,10 +97,6 @@ def plan_grid_sample(site: Site) -> Recipe | None:
 
     kernels, shapes = ((kernel,), []) if copy is None else ((copy.kernel, kernel), [laid.shape])
     return Recipe(values, bind, measure_scratch(shapes), is_channels_last=is_last, kernels=kernels)
-
-
-def _make_zeros(count: int) -> Array:
-    return np.zeros(count, np.float32)
 
 
 _Tap = tuple[Number, Number, Floats]
