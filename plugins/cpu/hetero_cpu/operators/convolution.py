@@ -30,7 +30,7 @@ from hetero_cpu.operators.images import (
     may_join,
     read_convolution,
 )
-from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_native_epilogue
+from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_epilogue
 from hetero_cpu.operators.product_kernel import NARROW_FIELDS, PARAMETERS, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, Recipe, Site
 from hetero_cpu.operators.tiling import Chunks, ColumnPacking, Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
@@ -43,7 +43,7 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     convolution = read_convolution(site)
     if convolution is None:
         return None
-    epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    epilogue = read_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added])):
         return None
     # The sums of a quantized network stay exact by the direct way. Transformed weights are up to four times as large.
@@ -105,18 +105,16 @@ def read_adjacent(site: Site) -> Convolution | None:
     return Convolution(site, lay_windows(x.shape[-2:], (1, 1)), channels, outputs, 1, x.shape[0], depths, is_joined=x.ndim == 5)
 
 
-def _pack_groups(weight: Array, group: int, tiling: Tiling) -> Array:
-    """Returns the packed columns of each group, in order. weight: (outputs, channels of a group, [depth,] height, width)."""
-    split = np.moveaxis(weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]), (2, 1), (-2, -1))
-    return _pack_matrices(split.reshape(group, -1, split.shape[-1]), tiling)
+def _pack_parts(weight: Array, group: int, tiling: Tiling) -> Array:
+    """Returns the packed columns of each group, in order, or with 0 those of each position of the kernel.
 
-
-def _pack_positions(weight: Array, tiling: Tiling) -> Array:
-    """Returns the packed columns of each position of the kernel, in order. weight: (channels, outputs, [depth,] height, width)."""
-    return _pack_matrices(np.moveaxis(weight.reshape(*weight.shape[:2], -1), 2, 0), tiling)
-
-
-def _pack_matrices(matrices: Array, tiling: Tiling) -> Array:
+    weight: (outputs, channels of a group, [depth,] height, width), or (channels, outputs, [depth,] height, width).
+    """
+    if group:
+        split = np.moveaxis(weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]), (2, 1), (-2, -1))
+        matrices = split.reshape(group, -1, split.shape[-1])
+    else:
+        matrices = np.moveaxis(weight.reshape(*weight.shape[:2], -1), 2, 0)
     columns = [pack_columns(matrix, tiling) for matrix in matrices]
     packed = allocate_floats(sum(part.size for part in columns))
     np.concatenate(columns, out=packed)
@@ -212,10 +210,9 @@ def _make_recipe(
     purpose: tuple[object, ...] = (tiling.vectors, tiling.width)
     prefetches = tiling.count_prefetches(chunks.units)
     kernel = make_product(tiling, epilogue.activations, adds=bool(epilogue.added), prefetches=prefetches)
-    if spread:
-        weight = convolution.pack_lazily(("transposed", *purpose), partial(_pack_positions, tiling=tiling.packing))
-    elif group > 1:
-        weight = convolution.pack_lazily(("grouped", group, *purpose), partial(_pack_groups, group=group, tiling=tiling.packing))
+    if spread or group > 1:
+        parts = 0 if spread else group
+        weight = convolution.pack_lazily(("parts", parts, *purpose), partial(_pack_parts, group=parts, tiling=tiling.packing))
     else:
         weight = convolution.pack_lazily(("product", *purpose), ColumnPacking(tiling.packing))
     product = WindowProduct(

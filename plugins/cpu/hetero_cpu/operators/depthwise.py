@@ -16,7 +16,7 @@ from hetero_cpu.machine.terms import Floats
 from hetero_cpu.operators.convolution import choose_staging
 from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION
 from hetero_cpu.operators.images import bind_staging, find_overhang, has_channel_vectors, is_whole, read_convolution
-from hetero_cpu.operators.product import join_recipe, read_chained_epilogue
+from hetero_cpu.operators.product import join_recipe, read_epilogue
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.tiling import pad_vector
 from hetero_cpu.operators.weights import allocate_floats
@@ -52,7 +52,7 @@ def plan_depthwise(site: Site) -> Recipe | None:
     convolution = read_convolution(site, of_bytes=True)
     if convolution is None or not convolution.group == convolution.channels == convolution.outputs > 1:
         return None
-    epilogue = read_chained_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    epilogue = read_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or not epilogue.has_channel_vectors(site):
         return None
     added, width, source = epilogue.added, find_width(), convolution.source

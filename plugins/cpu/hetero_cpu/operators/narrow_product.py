@@ -28,7 +28,7 @@ from hetero_cpu.machine.compiler import find_byte_products, find_half_products, 
 from hetero_cpu.machine.memory import align
 from hetero_cpu.operators.convolution import WindowProduct, choose_window_chunks, read_adjacent
 from hetero_cpu.operators.images import Convolution, find_overhang, is_even, is_whole, make_stage, read_convolution
-from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_chained_epilogue, read_gemm
+from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_epilogue, read_gemm
 from hetero_cpu.operators.product_kernel import (
     BYTE_PRODUCTS,
     TILE_BYTES,
@@ -75,52 +75,26 @@ class _Kind:
         return 1 if self.dtype == "int8" else HALF_BYTES
 
     @property
-    def products_of_vectors(self) -> str:
-        """Those of few rows."""
-        return {"amx": "vnni", "amx_bf16": "bf16"}.get(self.products, self.products)
-
-    @property
     def reads(self) -> tuple[str, ...]:
         return (self.shift,) if isinstance(self.shift, str) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How a product is cut: `group` bytes of depth are multiplied at a time."""
-
-    tiling: Tiling
-    products: str
-
-    @property
-    def group(self) -> int:
-        return TILE_BYTES if self.products.startswith("amx") else FLOAT_BYTES
-
-    @property
-    def has_sums(self) -> bool:
-        return self.products in BYTE_PRODUCTS
-
-    def measure_pixel(self, channels: int) -> int:
-        """Returns the bytes of a staged pixel."""
-        if self.has_sums:
-            return channels * HALF_BYTES if self.products == "words" else channels
-        return -(-channels * HALF_BYTES // self.group) * self.group
-
-    def lay_config(self) -> Array:
-        """Returns the shapes of AMX's tiles: 64 bytes wide, those of pixels and sums as high as there are pixels. Source: Intel SDM."""
-        config = np.zeros(64, np.uint8)
-        config[0], config[16:32:2] = 1, TILE_BYTES
-        rows = config[48:56]
-        rows[:] = TILE_ROWS
-        first = min(self.tiling.pixels, TILE_ROWS)
-        second = self.tiling.pixels - first
-        if second:
-            rows[TILE_OF_SECOND_SUMS:TILE_OF_PIXELS] = rows[TILE_OF_PIXELS + 1] = second
-        else:
-            rows[: TILE_OF_PIXELS + 1] = first
-        return config
+def _lay_config(pixels: int) -> Array:
+    """Returns the shapes of AMX's tiles: 64 bytes wide, those of pixels and sums as high as there are pixels. Source: Intel SDM."""
+    config = np.zeros(64, np.uint8)
+    config[0], config[16:32:2] = 1, TILE_BYTES
+    rows = config[48:56]
+    rows[:] = TILE_ROWS
+    first = min(pixels, TILE_ROWS)
+    if pixels > first:
+        rows[TILE_OF_SECOND_SUMS:TILE_OF_PIXELS] = rows[TILE_OF_PIXELS + 1] = pixels - first
+    else:
+        rows[: TILE_OF_PIXELS + 1] = first
+    return config
 
 
-def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_image: bool) -> _Cut:
+def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_image: bool) -> tuple[Tiling, str]:
+    """Returns how a product is cut, and the products that it is made of."""
     products, width = kind.products, find_width()
     # Pixels of few bfloat16 would be mostly zeros.
     is_short = not kind.are_bytes and channels * kind.nbytes < TILE_BYTES // 2
@@ -128,10 +102,10 @@ def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_ima
         most = TILE_ROWS if not is_open(pixels) and pixels <= TILE_ROWS else 2 * TILE_ROWS
         vectors = _MOST_SUMS * TILE_ROWS // most
         if not is_open(pixels):
-            return _Cut(cut_pixels(pixels, outputs, width, most, vectors), products)
-        return _Cut(replace(cut_pixels(most, outputs, width, most, vectors), tiles=-(-pixels // most)), products)
-    own = kind.products_of_vectors
-    return _Cut(choose_tiling(pixels, outputs, width, is_image=is_image, products=own), own)
+            return cut_pixels(pixels, outputs, width, most, vectors), products
+        return replace(cut_pixels(most, outputs, width, most, vectors), tiles=-(-pixels // most)), products
+    products = {"amx": "vnni", "amx_bf16": "bf16"}.get(products, products)
+    return choose_tiling(pixels, outputs, width, is_image=is_image, products=products), products
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +180,7 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     if not found or not convolution or convolution.group > 1:
         return None
     windows, outputs = convolution.windows, convolution.outputs
-    epilogue = read_chained_epilogue(site, site.constant(2), outputs, channel_axis=1)
+    epilogue = read_epilogue(site, site.constant(2), outputs, channel_axis=1)
     depth = convolution.channels * len(convolution.depth_taps) * prod(windows.kernel)
     kind = _fit(found, convolution.weight, depth, outputs)
     if epilogue is None or kind is None or not epilogue.has_channel_vectors(site):
@@ -222,7 +196,7 @@ def plan_narrow_transposed_convolution(site: Site) -> Recipe | None:
     convolution = found and read_adjacent(site)
     if not found or not convolution or convolution.depths or not site.holds_numbers(convolution.source):
         return None
-    epilogue = read_chained_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    epilogue = read_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     kind = _fit(found, convolution.weight, convolution.channels, convolution.outputs)
     if epilogue is None or epilogue.added or kind is None:
         return None
@@ -236,7 +210,7 @@ def plan_narrow_product(site: Site) -> Recipe | None:
         return None
     bias, is_turned = product
     depth, outputs = weight.shape[::-1] if is_turned else weight.shape
-    epilogue = read_chained_epilogue(site, bias, outputs, channel_axis=-1)
+    epilogue = read_epilogue(site, bias, outputs, channel_axis=-1)
     shape, kind = site.shape(source), _fit(found, weight, depth, outputs)
     if epilogue is None or kind is None or len(shape) < 2 or shape[-1] != depth or 0 in shape:
         return None
@@ -265,15 +239,15 @@ def _plan(
     site, source, windows = convolution.site, convolution.source, convolution.windows
     channels, outputs, values = convolution.channels, convolution.outputs, (source, *filter(None, [epilogue.added]))
     lines, pixels = convolution.count_lines(is_flat=is_flat)
-    cut = _choose_cut(kind, pixels, channels, outputs, is_image=not is_matrix)
-    tiling, pixel_bytes = cut.tiling, cut.measure_pixel(channels)
+    tiling, products = _choose_cut(kind, pixels, channels, outputs, is_image=not is_matrix)
+    unit_bytes = TILE_BYTES if products.startswith("amx") else FLOAT_BYTES
+    pixel_bytes = channels * kind.nbytes if kind.are_bytes else -(-channels * kind.nbytes // unit_bytes) * unit_bytes
     # Pixels lie side by side, so a row of the kernel is a single tap.
     positions = len(convolution.depth_taps) * prod(windows.kernel)
     taps = positions // windows.kernel[1] if windows.dilations[1] == 1 else positions
-    packing = NarrowPacking(
-        tiling.packing, taps if cut.has_sums else positions, cut.group, kind.dtype, is_turned, is_spread=bool(spread)
-    )
-    purpose = ("narrow", kind.dtype, taps, is_turned, cut.group, tiling.vectors, bool(spread))
+    parts = taps if kind.are_bytes else positions
+    packing = NarrowPacking(tiling.packing, parts, unit_bytes, kind.dtype, is_turned, is_spread=bool(spread))
+    purpose = ("narrow", kind.dtype, taps, is_turned, unit_bytes, tiling.vectors, bool(spread))
     packed = convolution.pack_lazily(purpose, packing)
     bias, vectors = pad_vector(epilogue.bias, outputs, tiling.padded_outputs), epilogue.lay_vectors(tiling.padded_outputs)
     rows = windows.outputs[0]
@@ -284,12 +258,12 @@ def _plan(
     stage = make_stage(view(site.prototypes[source], (1, rows, 1, channels)), kind.dtype)
     staging = convolution.stage(find_overhang(windows), stage, pixel_bytes, np.uint8)
     own, adds = epilogue.activations, bool(epilogue.added)
-    kernel = make_product(tiling, own, adds=adds, products=cut.products, expression=epilogue.expression)
-    config, own_shift = cut.lay_config(), np.array([0 if kind.reads else kind.shift], np.float32)
+    kernel = make_product(tiling, own, adds=adds, products=products, expression=epilogue.expression)
+    config, own_shift = _lay_config(tiling.pixels), np.array([0 if kind.reads else kind.shift], np.float32)
     chunks = choose_window_chunks(convolution, tiling, lines, pixel_bytes)
     product = WindowProduct(
         convolution, staging, kernel, tiling, chunks, packed, bias, is_flat, pixel_bytes,
-        spread=(1, *(spread or (1, 1))), unit_bytes=cut.group, has_sums=cut.has_sums,
+        spread=(1, *(spread or (1, 1))), unit_bytes=unit_bytes, has_sums=kind.are_bytes,
     )  # fmt: skip
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:

@@ -44,8 +44,8 @@ class NativeEpilogue:
         return not self.added or has_channel_vectors(site.prototypes[self.added], of_bytes=self.added in site.shifts)
 
 
-def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
-    """Returns the epilogue of a product with `outputs` channels; None if the kernel cannot compute it."""
+def read_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
+    """Returns the epilogue of a product with `outputs` channels, and the expression behind it; None if the kernel cannot compute it."""
     added, activations = "", []
     shape = site.types[site.group.outputs[0]].shape
     for extra in site.group.product.epilogue:
@@ -62,14 +62,12 @@ def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channe
             added = extra.value
         else:
             return None
-    return NativeEpilogue(bias, added, tuple(activations))
+    own = NativeEpilogue(bias, added, tuple(activations))
+    return _read_expression(site, own, outputs, channel_axis) if site.group.chained else own
 
 
-def read_chained_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
-    """Returns the epilogue of a product with the expression behind it; None if the kernel cannot compute it."""
-    group, own = site.group, read_native_epilogue(site, bias, outputs, channel_axis=channel_axis)
-    if own is None or not group.chained:
-        return own
+def _read_expression(site: Site, own: NativeEpilogue, outputs: int, channel_axis: int) -> NativeEpilogue | None:
+    group = site.group
     (product,), nodes = group.product.outputs, [extra.node for extra in group.epilogue[-group.chained :]]
     shape = site.types[product].shape or ()
     reader = ExpressionReader.of_site(site, product)
@@ -161,7 +159,7 @@ def plan_native_product(site: Site) -> Recipe | None:
     shape = site.shape(source)
     if len(shape) < 2 or shape[-1] != depth:
         return None
-    epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
+    epilogue = read_epilogue(site, bias, outputs, channel_axis=-1)
     if epilogue is None:
         return None
     if epilogue.added and not site.prototypes[epilogue.added].flags.c_contiguous:
