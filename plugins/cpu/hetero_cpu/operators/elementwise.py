@@ -342,18 +342,16 @@ class ExpressionReader:
             maker = self.instructions[-1 - place] if place < 0 else None
             if maker is None or (maker.operator, maker.numbers) != (operator, numbers):
                 return None
-            if operator == "Add" and not (number >= 0 <= maker.operands[1] and self._is_same(number, maker.operands[1])):
-                return None
+            if operator == "Add":
+                constant = self.operands[number] if number >= 0 <= maker.operands[1] else ""
+                if isinstance(constant, str) or constant.size != 1 or not self._holds(maker.operands[1], constant):
+                    return None
             place = maker.operands[0]
         return place, number
 
     def _holds(self, place: int, number: Array) -> bool:
         operand = self.operands[place] if place >= 0 else ""
         return not isinstance(operand, str) and bool((operand == number).all())
-
-    def _is_same(self, left: int, right: int) -> bool:
-        operand = self.operands[left]
-        return not isinstance(operand, str) and operand.size == 1 and self._holds(right, operand)
 
     def _refer(self, value: str) -> int:
         if value not in self.known:

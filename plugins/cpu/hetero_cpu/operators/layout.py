@@ -171,15 +171,12 @@ def plan_transpose(site: Site) -> Choice | None:
         return None  # the kernel of the toolkit says what is wrong
     turned = site.prototypes[value].transpose(perm)
     is_for_products = bool(site.readers) and _PRODUCTS.issuperset(site.readers) and value not in site.halos
-    is_in_order = turned.flags.c_contiguous or _is_dense_channels_last(turned)
+    last = turned.transpose(order_axes(turned.ndim, is_channels_last=True))
+    is_in_order = turned.flags.c_contiguous or (is_channels_last(turned) and last.flags.c_contiguous)
     is_shuffle = tuple(perm) == _PERM and site.readers == ("Reshape",) and _is_turned(turned)
     if value in site.constants or is_for_products or is_in_order or is_shuffle:
         return Views(value, (lambda array: array.transpose(perm),))
     return _plan_copy(site, value, lambda array: array.transpose(perm), turned.shape)
-
-
-def _is_dense_channels_last(array: Array) -> bool:
-    return is_channels_last(array) and bool(array.transpose(order_axes(array.ndim, is_channels_last=True)).flags.c_contiguous)
 
 
 def plan_reshape(site: Site) -> Choice | None:

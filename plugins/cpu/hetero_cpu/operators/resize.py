@@ -126,8 +126,8 @@ def _bind_image(site: Site, kernel: Kernel, x: Array, y: Array, samplings: Sampl
     numbers, tables = {"row_weights": 0, "column_weights": 0}, []
     for axis, name in ((2, "row"), (3, "column")):
         purpose = samplings[axis - 2], scales[axis - 2]
-        for part, make in (("offsets", _make_offsets), ("weights", _make_weights))[: _TAPS[purpose[0].mode]]:
-            tables.append(lay_table(partial(make, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
+        for part in ("offsets", "weights")[: _TAPS[purpose[0].mode]]:
+            tables.append(lay_table(partial(_make_taps, part, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
             numbers[f"{name}_{part}"] = address_of(tables[-1])
     lines = batch * height
     lines_of_chunk = cut_lines(lines, value_of(y.size) / find_width() * 4 * _TAPS[samplings[0].mode], site.workers)
@@ -172,12 +172,10 @@ def _read_samplings(node: Node, scales: Scales | None) -> Samplings | None:
     return (Sampling(mode, transformation, nearest, exclude_outside=excludes),) * len(scales)
 
 
-def _make_offsets(sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:
-    return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[0] * stride)
-
-
-def _make_weights(sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:
-    return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[1], np.float32)
+def _make_taps(part: str, sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:
+    """Returns the "offsets" or the "weights" of each tap."""
+    positions, weights = _find_taps(sampling, scale, size, output)
+    return np.ascontiguousarray(positions * stride if part == "offsets" else weights.astype(np.float32))
 
 
 @lru_cache(64)  # for positions and weights in turn, and again for a height beside other widths
