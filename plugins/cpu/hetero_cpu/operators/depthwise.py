@@ -66,11 +66,10 @@ def plan_depthwise(site: Site) -> Recipe | None:
     shape = plan_shape(convolution.windows, convolution.channels, width, zeros=zeros)
     if shape is None:
         return None
-    is_plain = shift is None and epilogue.expression is None and added not in site.shifts
+    is_plain = shift is None and epilogue.expression is PLAIN_EXPRESSION and added not in site.shifts
     # Sums of several planes are float32 until the last.
     if convolution.depths is not None and not is_plain:
         return None
-    expression = epilogue.expression or PLAIN_EXPRESSION
     weights = convolution.pack_lazily(("native depthwise", width), partial(_pack, width=width)).get()
     # Read as the kernel does, in whole vectors.
     own_bias = epilogue.bias
@@ -85,7 +84,7 @@ def plan_depthwise(site: Site) -> Recipe | None:
         activations, adds = epilogue.activations if is_last else (), bool(added) or not is_first
         name = "_".join(("depthwise", *(activation.name for activation in activations))) + "_a" * adds
         kind = "v" if shift is None else "b"
-        body = WindowBody(name, _emit_sums, prod(shape.kernel), adds, activations, kind=kind, expression=expression)
+        body = WindowBody(name, _emit_sums, prod(shape.kernel), adds, activations, kind=kind, expression=epilogue.expression)
         kernel = make_window_kernel(shape, body)
         constants = {"weights": weights[tap], "bias": bias if is_first else nothing, "vectors": vectors}
         return WindowCall(kernel, shape, convolution.windows, width, shift or 0.0, site.workers, constants, bias.nbytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, prod
+from operator import add
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
@@ -15,7 +16,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import join_rows
-from hetero_cpu.operators.pooling import BLOCK, REDUCTIONS, emit_sum, reduce_pixels, reduce_row, visit_block, visit_row
+from hetero_cpu.operators.pooling import BLOCK, REDUCTIONS, reduce_pixels, reduce_row, visit_block, visit_row
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
 from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows, make_unit_kernel, plan_call
 from hetero_cpu.symbols.arrays import lay_empty
@@ -51,7 +52,7 @@ def _emit_softmax(code: Code, length: Number, addresses: Sequence[Number], own: 
             code.store(y + at, elements, mask=mask)
         return elements
 
-    total = reduce_row(code, length, raise_and_keep, emit_sum, 0.0)
+    total = reduce_row(code, length, raise_and_keep, add, 0.0)
     last = code.spread(emit_logarithm(code, total) if is_logarithm else 1.0 / total)
 
     def write(at: Number, _: int, mask: Mask | None) -> None:
@@ -78,13 +79,13 @@ def _emit_moments(
     (y, x, *operands), count = addresses, code.float_from(length)
     mean = code.constant(0.0)
     if has_mean:
-        mean = code.spread(reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), emit_sum, 0.0) / count)
+        mean = code.spread(reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), add, 0.0) / count)
 
     def square(at: Number, mask: Mask | None) -> Floats:
         centered = code.load(x + at, mask=mask) - mean
         return centered * centered
 
-    variance = code.spread(reduce_row(code, length, square, emit_sum, 0.0) / count)
+    variance = code.spread(reduce_row(code, length, square, add, 0.0) / count)
     factor = 1.0 / code.call_intrinsic("sqrt", variance + own[0])
     numbers = [code.spread(code.load_scalar(operand)) for operand in operands if kind == "r"]
 
@@ -227,12 +228,12 @@ def _emit_pixel_norm(code: Code, p: dict[str, Number], unit: Number, *, block: i
     def normalize(vector: Number, vectors: int, mask: Mask | None = None) -> None:
         channel = vector * vector_bytes
         x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
-        means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum)]
+        means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, add)]
 
         def square(value: Floats, v: int) -> Floats:
             return (value - means[v]) * (value - means[v])
 
-        squares = reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum, square)
+        squares = reduce_pixels(code, p, x, vectors, mask, 0.0, add, square)
         places = [v * vector_bytes for v in range(vectors)]
         factors = [
             code.load(p["scale"] + channel, place, mask=mask) / code.call_intrinsic("sqrt", total / count + epsilon)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf, prod
+from operator import add
 
 import numpy as np
 
@@ -40,13 +41,8 @@ Combine = Callable[[Floats, Floats], Floats]
 BLOCK, _PHASES = 4, 4
 
 
-def emit_sum(first: Floats, second: Floats) -> Floats:
-    """Returns the sum of both."""
-    return first + second
-
-
 def _emit_means(at: TileCode) -> list[list[Floats]]:
-    sums = _emit_windows(at, emit_sum)
+    sums = _emit_windows(at, add)
     return [[total * at.factors[r, t] for t, total in enumerate(line)] for r, line in enumerate(sums)]
 
 
@@ -109,7 +105,7 @@ class Reduction:
     With `has_edge` the largest element is subtracted before, and added to the result.
     """
 
-    combine: Combine = emit_sum
+    combine: Combine = add
     neutral: float = 0.0
     begin: Callable[[Code, Floats], Floats] = lambda code, x: x
     finish: Callable[[Code, Floats], Floats] = lambda code, total: total
@@ -390,15 +386,9 @@ def _read_windows(site: Site) -> Windows | None:
         return None
     if any(node.outputs[1:]) or node.attributes.get("auto_pad", "NOTSET") not in AUTO_PADS:
         return None
-    windows = lay_windows(
-        site.shape(source)[2:],
-        node.attributes["kernel_shape"],
-        auto_pad=node.attributes.get("auto_pad", "NOTSET"),
-        pads=node.attributes.get("pads"),
-        strides=node.attributes.get("strides"),
-        dilations=node.attributes.get("dilations"),
-        ceil_mode=node.attributes.get("ceil_mode", 0),
-    )
+    names = _ATTRIBUTES - {"count_include_pad", "kernel_shape", "storage_order"}
+    geometry = {name: value for name, value in node.attributes.items() if name in names}
+    windows = lay_windows(site.shape(source)[2:], node.attributes["kernel_shape"], **geometry)
     expected = site.types[node.outputs[0]].shape
     return windows if expected == (*site.shape(source)[:2], *windows.outputs) and 0 not in expected else None
 

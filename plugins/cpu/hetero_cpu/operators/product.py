@@ -12,7 +12,7 @@ from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
-from hetero_cpu.operators.elementwise import Expression, ExpressionReader, read_activation
+from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, ExpressionReader, read_activation
 from hetero_cpu.operators.images import Convolution, Staging, has_channel_vectors
 from hetero_cpu.operators.layout import Copy, plan_copy
 from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, list_cut, make_product
@@ -32,7 +32,7 @@ class NativeEpilogue:
     bias: Array | None
     added: str = ""
     activations: tuple[Activation, ...] = ()
-    expression: Expression | None = None
+    expression: Expression = PLAIN_EXPRESSION
     vectors: tuple[Array, ...] = ()
 
     def lay_vectors(self, size: int) -> Array:

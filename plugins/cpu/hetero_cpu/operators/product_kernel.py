@@ -9,17 +9,17 @@ tile of a row; a chunk is a range of units for a range of blocks. Inside a chunk
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hetero_cpu.machine.arithmetic import Activation, emit_activations
+from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Integers, Mask, Number
-from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, emit_behind, load_operand, store_result
+from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, store_product
 from hetero_cpu.operators.tiling import Chunks, Tiling
 
 # A pointer to pixel 0 or 9, plus 0, 1, 2, 4 or 8 times a register with a multiple of the stride: (pointer, multiple, factor).
@@ -78,14 +78,8 @@ class Tile:
     activations: tuple[Activation, ...] = ()
     products: str = ""
     """Those of narrow numbers that it is made of, as `find_byte_products` and `find_half_products` name them; empty for float32."""
-    expression: Expression | None = None
+    expression: Expression = PLAIN_EXPRESSION
     """Of narrow numbers: the result is this of the sum, of vectors, and of what is otherwise added."""
-
-    @property
-    def kind_of_added(self) -> str:
-        """That of an operand of an expression."""
-        place = None if self.expression is None else self.expression.find_other()
-        return "v" if self.expression is None or place is None else self.expression.kinds[place]
 
     @property
     def are_bytes(self) -> bool:
@@ -97,7 +91,7 @@ class Tile:
         """The kernel's name, which no kernel of other parameters has."""
         activations = "".join(f"_{activation.name}" for activation in self.activations)
         flags = f"p{self.prefetches}" * (self.prefetches > 0) + "m" * self.is_masked + "a" * self.adds
-        activations += f"_{self.expression.name}" if self.expression else ""
+        activations += f"_{self.expression.name}" if self.expression.instructions else ""
         return f"{self.products}{self.pixels}x{self.vectors}{flags}{activations}"
 
 
@@ -160,7 +154,7 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
             advance(1)
     finish = _emit_float_conversion(code, tile) if tile.are_bytes else None
     mask = code.mask_first(last) if tile.is_masked else None
-    memory = code.reserve(tile.pixels * step // 8) if tile.expression else None
+    memory = code.reserve(tile.pixels * step // 8) if tile.expression.instructions else None
     for m in range(tile.pixels):
         for j in range(tile.vectors):
             total = sums[m][j].get()
@@ -171,44 +165,36 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
                 code.store(memory, result, m * step + j * vector_bytes)
     if memory is not None:
         # A loop: an expression for each pixel would be long to compile.
-        evaluate = _emit_expression(code, tile)
+        vectors = _load_vectors(code, tile)
         with code.loop(0, tile.pixels) as pixel:
             for j in range(tile.vectors):
                 result = code.load(memory + pixel * step, j * vector_bytes)
-                _emit_result(code, tile, result, j, mask, y + y_pixel * pixel, added + added_pixel * pixel, evaluate)
+                _emit_result(code, tile, result, j, mask, y + y_pixel * pixel, added + added_pixel * pixel, vectors)
     code.finish()
 
 
-_Evaluate = Callable[[Floats, Floats | None, int], Floats]
+_Vectors = Sequence[Sequence[Floats]]
 
 
 def _emit_result(
-    code: Code, tile: Tile, result: Floats, j: int, mask: Mask | None, y: Number, added: Number, evaluate: _Evaluate | None = None
+    code: Code, tile: Tile, result: Floats, j: int, mask: Mask | None, y: Number, added: Number, vectors: _Vectors = ()
 ) -> None:
     """Writes vector j of a pixel."""
-    element, guard, expression = j * code.width, mask if j == tile.vectors - 1 else None, tile.expression or PLAIN_EXPRESSION
-    other = load_operand(code, tile.kind_of_added, added, element, guard) if tile.adds else None
-    if expression.find_other() is None:
-        result, other = result if other is None else result + other, None
-    result = emit_activations(code, tile.activations, result)
-    store_result(code, expression, y, element, result if evaluate is None else evaluate(result, other, j), guard)
+    constants, guard = [own[j % len(own)] for own in vectors], mask if j == tile.vectors - 1 else None
+    addend = added if tile.adds else None
+    store_product(code, tile.expression, tile.activations, constants, result, y=y, added=addend, element=j * code.width, mask=guard)
 
 
-def _emit_expression(code: Code, tile: Tile) -> _Evaluate | None:
-    """Returns the function of a sum, what is added and the number of its vector that is the tile's expression; None without one.
-
-    Of its operands the first is the sum; "v" or "b" is what is added, "c" a vector of channels, "s" a number, which fills a vector, too.
-    """
-    if tile.expression is None:
-        return None
-    expression, p = tile.expression, dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
+def _load_vectors(code: Code, tile: Tile) -> _Vectors:
+    """Returns the constants of the tile's expression: "c" is a vector of channels, "s" a number, which fills a vector, too."""
+    p = dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
     vectors: list[list[Floats]] = []
-    for kind in expression.kinds:
+    for kind in tile.expression.kinds:
         if kind in "cs":
             begin = p["vectors"] + p["vector_bytes"] * len(vectors)
             places = [j * code.width * FLOAT_BYTES for j in range(tile.vectors if kind == "c" else 1)]
             vectors.append([code.load(begin, place) for place in places])
-    return lambda result, other, j: emit_behind(code, expression, [own[j % len(own)] for own in vectors], result, other)
+    return vectors
 
 
 def _emit_float_conversion(code: Code, tile: Tile) -> Callable[[Integers, int], Floats]:
@@ -256,13 +242,13 @@ def _emit_matrix_tile(code: Code, tile: Tile) -> None:
         convert = _emit_float_conversion(code, tile)
     else:
         biases = [code.load(p["bias"], j * TILE_BYTES) for j in range(tile.vectors)]
-    mask, evaluate = code.mask_first(p["last"]) if tile.is_masked else None, _emit_expression(code, tile)
+    mask, vectors = code.mask_first(p["last"]) if tile.is_masked else None, _load_vectors(code, tile)
     with code.loop(0, p["count"]) as m:
         row = memory + m * step
         for j in range(tile.vectors):
             place = j * TILE_BYTES
             result = convert(code.load_integers(row, place), j) if tile.are_bytes else code.load(row, place) + biases[j]
-            _emit_result(code, tile, result, j, mask, p["y"] + p["y_pixel"] * m, p["added"] + p["added_pixel"] * m, evaluate)
+            _emit_result(code, tile, result, j, mask, p["y"] + p["y_pixel"] * m, p["added"] + p["added_pixel"] * m, vectors)
     code.finish()
 
 
@@ -316,8 +302,8 @@ def _emit_product(name: str, width: int, *, tile: Tile, has_short_tiles: bool, l
     last_unit = (first_unit + p["units_of_chunk"]).at_most(p["units"])
     first_block = (chunk // p["unit_chunks"]) * p["blocks_of_chunk"]
     last_block = (first_block + p["blocks_of_chunk"]).at_most(p["blocks"])
-    is_narrow = tile.expression is not None and tile.expression.is_narrow
-    bytes_of_y, bytes_of_added = (1 if is_byte else FLOAT_BYTES for is_byte in (is_narrow, tile.kind_of_added == "b"))
+    are_bytes = tile.expression.is_narrow, tile.expression.kind_of_other == "b"
+    bytes_of_y, bytes_of_added = (1 if is_byte else FLOAT_BYTES for is_byte in are_bytes)
 
     def walk(piece: Number, block: Number, is_last: bool) -> None:
         columns = tile.vectors * width

@@ -16,15 +16,15 @@ from math import prod
 import numpy as np
 
 from hetero_core.kernels.windows import Windows
-from hetero_cpu.machine.arithmetic import Activation, emit_activations
+from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, emit_behind, load_operand, store_result
+from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, load_operand, store_product
 from hetero_cpu.operators.images import find_overhang
 from hetero_cpu.operators.recipe import Array, Halo
-from hetero_cpu.operators.rows import cut_lines
+from hetero_cpu.operators.rows import cut_lines, make_unit_kernel
 from hetero_cpu.symbols.sizes import is_open
 
 PARAMETERS = (
@@ -103,49 +103,46 @@ class WindowBody:
 def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
     """Returns the kernel that goes over all windows of a batch of images."""
     title = f"windows_{body.name}_{body.kind}_{body.expression.name}_{name_fields(shape)}"
-    return Kernel(title, lambda name, width: _emit(name, width, shape, body))
+    return make_unit_kernel(title, PARAMETERS, partial(_emit, shape=shape, body=body), unit="line")
 
 
-def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
+def _emit(code: Code, p: dict[str, Number], line: Number, *, shape: WindowShape, body: WindowBody) -> None:
     table = code.reserve(len(shape.list_uses(0)) * len(shape.list_uses(1)))
-    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
-        image, group = line // p["groups"], line % p["groups"]
-        y_row = group * shape.rows
-        x_row = y_row * shape.strides[0] - p["top"]
-        starts = {key: p[key] + image * p[f"{key}_image"] + y_row * p[f"{key}_row"] for key in ("y", "added")}
-        x = p["x"] + image * p["x_image"] + x_row * p["x_row"]
+    image, group = line // p["groups"], line % p["groups"]
+    y_row = group * shape.rows
+    x_row = y_row * shape.strides[0] - p["top"]
+    starts = {key: p[key] + image * p[f"{key}_image"] + y_row * p[f"{key}_row"] for key in ("y", "added")}
+    x = p["x"] + image * p["x_image"] + x_row * p["x_row"]
 
-        def walk(rows: int) -> None:
-            with code.loop(0, p["tiles"]) as place:
-                pixel = place * shape.pixels
-                if shape.has_short_tiles:
-                    pixel = pixel - (place - p["long_tiles"]).at_least(0)
+    def walk(rows: int) -> None:
+        with code.loop(0, p["tiles"]) as place:
+            pixel = place * shape.pixels
+            if shape.has_short_tiles:
+                pixel = pixel - (place - p["long_tiles"]).at_least(0)
 
-                def call(pixels: int) -> None:
-                    tile = replace(shape, rows=rows, pixels=pixels)
-                    emit = partial(_emit_tile, tile=tile, body=body)
-                    function = code.find_inner(f"{name}_{rows}x{pixels}", len(_TILE_PARAMETERS), emit)
-                    column = pixel * shape.strides[1] - p["left"]
-                    _fill_table(code, tile, table, p, x_row, column, x + column * p["x_pixel"])
-                    arguments = {
-                        **p, "table": table, "y": starts["y"] + pixel * p["y_pixel"],
-                        "added": starts["added"] + pixel * p["added_pixel"],
-                        "row_counts": p["row_counts"] + y_row * FLOAT_BYTES,
-                        "column_counts": p["column_counts"] + pixel * FLOAT_BYTES,
-                    }  # fmt: skip
-                    code.call(function, *(arguments[key] for key in _TILE_PARAMETERS))
+            def call(pixels: int) -> None:
+                tile = replace(shape, rows=rows, pixels=pixels)
+                emit = partial(_emit_tile, tile=tile, body=body)
+                function = code.find_inner(f"tile_{rows}x{pixels}", len(_TILE_PARAMETERS), emit)
+                column = pixel * shape.strides[1] - p["left"]
+                _fill_table(code, tile, table, p, x_row, column, x + column * p["x_pixel"])
+                arguments = {
+                    **p, "table": table, "y": starts["y"] + pixel * p["y_pixel"],
+                    "added": starts["added"] + pixel * p["added_pixel"],
+                    "row_counts": p["row_counts"] + y_row * FLOAT_BYTES,
+                    "column_counts": p["column_counts"] + pixel * FLOAT_BYTES,
+                }  # fmt: skip
+                code.call(function, *(arguments[key] for key in _TILE_PARAMETERS))
 
-                if shape.has_short_tiles:
-                    code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)
-                else:
-                    call(shape.pixels)
+            if shape.has_short_tiles:
+                code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)
+            else:
+                call(shape.pixels)
 
-        if shape.short_rows:
-            code.emit_either(group < p["long_groups"], walk, shape.rows, shape.short_rows)
-        else:
-            walk(shape.rows)
-    return code.finish()
+    if shape.short_rows:
+        code.emit_either(group < p["long_groups"], walk, shape.rows, shape.short_rows)
+    else:
+        walk(shape.rows)
 
 
 def _fill_table(
@@ -188,8 +185,6 @@ def _emit_tile(code: Code, *, tile: WindowShape, body: WindowBody) -> None:
 
     def advance(channel: Number, mask: Mask | None) -> None:
         here, expression = weights.get(), body.expression
-        place_of_other = expression.find_other()
-        kind = "v" if place_of_other is None else expression.kinds[place_of_other]
         begin = p["vectors"] + channel * FLOAT_BYTES
         count = sum(kind in "cs" for kind in expression.kinds)
         vectors = [code.load(begin + p["vector_bytes"] * index) for index in range(count)]
@@ -202,14 +197,9 @@ def _emit_tile(code: Code, *, tile: WindowShape, body: WindowBody) -> None:
         results = body.emit(TileCode(code, tile, here, bias, load, factors))
         for r, line in enumerate(results):
             for t, result in enumerate(line):
-                other = None
-                if body.adds:
-                    other = load_operand(code, kind, p["added"] + p["added_row"] * r + p["added_pixel"] * t, channel, mask)
-                if place_of_other is None:
-                    result, other = result if other is None else result + other, None
-                place = p["y"] + p["y_row"] * r + p["y_pixel"] * t
-                value = emit_behind(code, expression, vectors, emit_activations(code, body.activations, result), other)
-                store_result(code, expression, place, channel, value, mask)
+                y, added = (p[key] + p[f"{key}_row"] * r + p[f"{key}_pixel"] * t for key in ("y", "added"))
+                addend = added if body.adds else None
+                store_product(code, expression, body.activations, vectors, result, y=y, added=addend, element=channel, mask=mask)
         weights.set(here + body.weight_vectors * vector_bytes)
 
     with code.loop(0, p["channels"], code.width) as channel:
