@@ -24,7 +24,7 @@ from hetero_cpu.symbols.sizes import is_open, pays
 
 PARAMETERS = (
     "q", "q_batch", "q_head", "q_step", "k", "k_batch", "k_head", "k_step", "v", "v_batch", "v_head", "v_step",
-    "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_query", "heads", "keys", "size", "value_size", "scale",
+    "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_step", "heads", "keys", "size", "value_size", "scale",
     "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "last_rows",
 )  # fmt: skip
 """Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
@@ -93,9 +93,7 @@ def _emit(name: str, width: int, shape: AttentionShape) -> Code:
         query = block * (shape.vectors * width)
         arrays = ("q", "k", "v", "y", "mask", *(("past_k", "new_k", "past_v", "new_v") if shape.appends else ()))
         places = {key: p[key] + batch * p[f"{key}_batch"] + head * p[f"{key}_head"] for key in arrays}
-        places["q"] = places["q"] + query * p["q_step"]
-        places["y"] = places["y"] + query * p["y_step"]
-        places["mask"] = places["mask"] + query * p["mask_query"]
+        places |= {key: places[key] + query * p[f"{key}_step"] for key in ("q", "y", "mask")}
         full_rows = shape.vectors * width
         if shape.is_one_block:
             emitter.emit_block(places, shape.last_rows or p["last_rows"])
@@ -144,7 +142,7 @@ class _Emitter:
         columns = code.number(rows)
         emit_turned_panel(code, places["q"], p["q_step"], p["size"], columns, self._panel, vectors, p["scale"])
         if shape.mask == "vectors":
-            emit_turned_panel(code, places["mask"], p["mask_query"], p["keys"], columns, self._masks, vectors)
+            emit_turned_panel(code, places["mask"], p["mask_step"], p["keys"], columns, self._masks, vectors)
         for j in range(vectors):
             # Not minus infinity, which scores have if the mask hides every key: their weights become 0 instead of NaN.
             code.store(self._edges, code.constant(_LOWEST), j * code.width * FLOAT_BYTES)
@@ -332,12 +330,10 @@ def plan_native_attention(site: Site) -> Recipe | None:
         numbers = {
             "heads": heads, "keys": keys, "size": size, "value_size": value_size, "scale": bits_of(scale), "blocks": blocks,
             "units": units, "units_of_chunk": units_of_chunk, "scratch": address_of(scratch), "scratch_worker": worker_bytes,
-            "scores": scores, "masks": masks, "edges": edges,
-            "last_rows": queries - (blocks - 1) * rows,
+            "scores": scores, "masks": masks, "edges": edges, "last_rows": queries - (blocks - 1) * rows,
         }  # fmt: skip
         for key, array in arrays.items():
-            names = (key, f"{key}_batch", f"{key}_head", f"{key}_query" if key == "mask" else f"{key}_step")
-            numbers.update(zip(names, (address_of(array), *array.strides[:3]), strict=True))
+            numbers.update(zip((f"{key}{end}" for end in _ROW_ENDS), (address_of(array), *array.strides[:3]), strict=False))
         if appends:
             for key, past, fresh in zip("kv", reads[-2:], reads[1:3], strict=True):
                 numbers.update(_list_rows(f"past_{key}", past) | _list_rows(f"new_{key}", fresh))

@@ -411,12 +411,6 @@ def bind_clear(shape: tuple[int, ...], halo: Halo, memory: Array) -> NativeCall:
     return call
 
 
-def emit_zeros(code: Code, address: Number, nbytes: Number) -> None:
-    """Writes zeros over so many bytes, a multiple of four."""
-    zero = code.constant(0.0)
-    code.visit_vectors(nbytes // FLOAT_BYTES, lambda i, mask: code.store(address + i * FLOAT_BYTES, zero, mask=mask))
-
-
 def emit_copy(code: Code, target: Number, source: Number, nbytes: Number) -> None:
     """Copies so many bytes, a multiple of four; both lie apart."""
 

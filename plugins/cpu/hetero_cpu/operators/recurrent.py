@@ -21,7 +21,7 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.images import emit_copy, emit_zeros
+from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.narrow_product import NarrowPacking
 from hetero_cpu.operators.product import NativeEpilogue, plan_rows
 from hetero_cpu.operators.product_kernel import Tile, call_tile
@@ -231,7 +231,8 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
             with code.either(p[array].equals(0)) as (absent, present):
                 with absent:
                     if is_start:
-                        emit_zeros(code, own, p["hidden"] * FLOAT_BYTES)
+                        zeros = code.constant(0.0)
+                        code.visit_vectors(p["hidden"], lambda i, mask: code.store(own + i * FLOAT_BYTES, zeros, mask=mask))
                 with present:
                     emit_copy(code, *((own, other) if is_start else (other, own)), p["hidden"] * FLOAT_BYTES)
 
