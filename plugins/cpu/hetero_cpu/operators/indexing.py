@@ -10,7 +10,7 @@ Indices are checked before. Writes come in their order, as in NumPy, so they are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -49,14 +49,16 @@ class _Walk:
     """The first axis of the table that has an index."""
     is_shared: bool = False
     """Whether all outer parts of the table have the same indices."""
+    from_end: bool = True
+    """Whether indices may be negative: these count from the end."""
 
     def make_kernel(self, reduction: str = "") -> Kernel:
         """Returns the kernel of reads, or of writes with a reduction."""
         word = int(self.length) * FLOAT_BYTES if not is_open(self.length) and self.length <= 2 else 0
         has_inner = is_open(self.inner) or self.inner > 1
-        title = f"indexed_{len(self.axes)}_{word}_{reduction}{'_shared' * self.is_shared}{'_inner' * has_inner}"
-        emit = partial(_emit, depth=len(self.axes), reduction=reduction, word=word, is_shared=self.is_shared, has_inner=has_inner)
-        return Kernel(title, emit)
+        flags = "_shared" * self.is_shared + "_inner" * has_inner + "_from_end" * self.from_end
+        title = f"indexed_{len(self.axes)}_{word}_{reduction}{flags}"
+        return Kernel(title, partial(_emit, walk=self, reduction=reduction, word=word, has_inner=has_inner))
 
     def call(self, kernel: Kernel, table: Array, flat: Array, indices: Array, workers: int) -> NativeCall:
         """Returns the call of a kernel over the rows of `flat`, in one chunk for a single worker."""
@@ -160,7 +162,7 @@ def _find_walk(site: Site, table: Array, indices: Array) -> _Walk | None:
             _require(table, constant, walk.first, len(walk.axes))
         except IndexError:
             return None
-    return walk
+    return replace(walk, from_end=constant is None or bool(constant.min() < 0))
 
 
 def _require(table: Array, indices: Array, first: int, depth: int) -> None:
@@ -173,19 +175,19 @@ def _require(table: Array, indices: Array, first: int, depth: int) -> None:
             np.take(np.broadcast_to(0, (1,) * axis + (size,)), own, axis=axis)
 
 
-def _emit(name: str, width: int, *, depth: int, reduction: str, word: int, is_shared: bool, has_inner: bool) -> Code:
-    """Emits rows of `word` bytes, or of any length if it is 0, read or, with a reduction, written at `depth` indices each."""
+def _emit(name: str, width: int, *, walk: _Walk, reduction: str, word: int, has_inner: bool) -> Code:
+    """Emits rows of `word` bytes, or of any length if it is 0, read or, with a reduction, written."""
+    depth, is_shared = len(walk.axes), walk.is_shared
     axes, adds = [f"{key}_{axis}" for axis in range(depth) for key in ("size", "bytes")], reduction == "add"
     code, p, chunk, _ = begin_kernel(name, width, (*_PARAMETERS, *axes))
-    begin = chunk * p["lines_of_chunk"]
+    begin, row_bytes = chunk * p["lines_of_chunk"], code.number(word) if word else p["length"] * FLOAT_BYTES
     end = (begin + p["lines_of_chunk"]).at_most(p["lines"])
 
-    def move(place: Number, row: Number, index_row: Number) -> None:
-        flat = p["flat"] + row * (p["length"] * FLOAT_BYTES)
+    def move(place: Number, flat: Number, indices: Number) -> None:
         for axis in range(depth):
-            index = code.load_number(p["indices"] + (index_row * depth + axis) * 8)
-            # Negative indices count from the end.
-            place = place + (index < 0).choose(index + p[f"size_{axis}"], index) * p[f"bytes_{axis}"]
+            index = code.load_number(indices, axis * 8)
+            index = (index < 0).choose(index + p[f"size_{axis}"], index) if walk.from_end else index
+            place = place + index * (row_bytes if is_shared else p[f"bytes_{axis}"])
         target, source = (place, flat) if reduction else (flat, place)
         if word > FLOAT_BYTES and not adds:
             code.store_number(target, code.load_number(source))
@@ -201,7 +203,7 @@ def _emit(name: str, width: int, *, depth: int, reduction: str, word: int, is_sh
 
             code.visit_vectors(p["length"], add)
         else:
-            emit_copy(code, target, source, p["length"] * FLOAT_BYTES)
+            emit_copy(code, target, source, row_bytes)
 
     # A division for each outer part would take longer than a few elements.
     table, first = code.variable(p["table"] + begin // p["count"] * p["outer_bytes"]), code.variable(begin % p["count"])
@@ -209,14 +211,17 @@ def _emit(name: str, width: int, *, depth: int, reduction: str, word: int, is_sh
     with code.repeat() as leave_if:
         leave_if(here.get() >= end)
         part, line, of_index = table.get(), here.get(), first.get()
+        row = line * p["inner"] if has_inner else line
+        flat, indices = p["flat"] + row * row_bytes, p["indices"] + (of_index if is_shared else row) * (8 * depth)
         count = (p["count"] - of_index).at_most(end - line)
         with code.loop(0, count) as position:
             if has_inner:
+                own = position * p["inner"]
+                flat_line, indices_line = flat + own * row_bytes, indices + own * (8 * depth)
                 with code.loop(0, p["inner"]) as inner:
-                    row = (line + position) * p["inner"] + inner
-                    move(part + inner * p["inner_bytes"], row, row)
+                    move(part + inner * p["inner_bytes"], flat_line + inner * row_bytes, indices_line + inner * (8 * depth))
             else:
-                move(part, line + position, (of_index if is_shared else line) + position)
+                move(part, flat + position * row_bytes, indices + position * (8 * depth))
         table.set(part + p["outer_bytes"])
         first.set(code.number(0))
         here.set(line + count)
