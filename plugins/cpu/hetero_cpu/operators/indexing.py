@@ -218,8 +218,12 @@ def _emit(name: str, width: int, *, walk: _Walk, reduction: str, word: int, has_
             if has_inner:
                 own = position * p["inner"]
                 flat_line, indices_line = flat + own * row_bytes, indices + own * (8 * depth)
+                place = code.variable(part)
                 with code.loop(0, p["inner"]) as inner:
-                    move(part + inner * p["inner_bytes"], flat_line + inner * row_bytes, indices_line + inner * (8 * depth))
+                    address = place.get()
+                    move(address, flat_line + inner * row_bytes, indices_line + inner * (8 * depth))
+                    # Hidden, as LLVM would multiply by the stride in each step.
+                    place.set(code.hide(address + p["inner_bytes"]))
             else:
                 move(part, flat + position * row_bytes, indices + position * (8 * depth))
         table.set(part + p["outer_bytes"])
