@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import Expression, make_elementwise
@@ -109,40 +109,42 @@ def _call_turn(y: Array, x: Array, workers: int) -> NativeCall:
     return NativeCall(TURN, tuple(numbers), -(-units // units_of_chunk), (y, x))
 
 
-def _emit_turn(code: Code, p: dict[str, Number], unit: Number) -> None:
-    width = code.width
+def _emit_turn(name: str, width: int) -> Code:
+    code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
     # Whole vectors, whatever the width that the numbers were made for.
     rows_of_block = ((p["rows"] + (p["blocks"] - 1)) // p["blocks"] + (width - 1)) // width * width
-    matrix, block = unit // p["blocks"], unit % p["blocks"]
-    line, third = matrix // p["inner"], matrix % p["inner"]
-    first, second = line // p["middle"], line % p["middle"]
-    y, x = (p[key] + first * p[f"{key}_outer"] + second * p[f"{key}_middle"] + third * p[f"{key}_inner"] for key in ("y", "x"))
-    start = (block * rows_of_block).at_most(p["rows"])
-    end = (start + rows_of_block).at_most(p["rows"])
-    full_columns = p["columns"] - p["columns"] % width
-    with code.loop(start, end, width) as begin_row:
-        rows = (end - begin_row).at_most(width)
-        from_x, to_y = x + begin_row * FLOAT_BYTES, y + begin_row * p["y_row"]
+    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
+        matrix, block = unit // p["blocks"], unit % p["blocks"]
+        line, third = matrix // p["inner"], matrix % p["inner"]
+        first, second = line // p["middle"], line % p["middle"]
+        y, x = (p[key] + first * p[f"{key}_outer"] + second * p[f"{key}_middle"] + third * p[f"{key}_inner"] for key in ("y", "x"))
+        start = (block * rows_of_block).at_most(p["rows"])
+        end = (start + rows_of_block).at_most(p["rows"])
+        full_columns = p["columns"] - p["columns"] % width
+        with code.loop(start, end, width) as begin_row:
+            rows = (end - begin_row).at_most(width)
+            from_x, to_y = x + begin_row * FLOAT_BYTES, y + begin_row * p["y_row"]
 
-        def turn(column: Number, columns: Number, *, is_full: bool) -> None:
-            """Copies a block of at most `width` rows and columns; nothing beside it is touched."""
-            source, target = from_x + column * p["x_column"], to_y + column * FLOAT_BYTES  # called inside the loop
+            def turn(column: Number, columns: Number, *, is_full: bool) -> None:
+                """Copies a block of at most `width` rows and columns; nothing beside it is touched."""
+                source, target = from_x + column * p["x_column"], to_y + column * FLOAT_BYTES  # called inside the loop
 
-            def mask(position: int, count: Number, others: Number) -> Mask | None:
-                return None if is_full else code.mask_first((count > position).choose(others, code.number(0)))
+                def mask(position: int, count: Number, others: Number) -> Mask | None:
+                    return None if is_full else code.mask_first((count > position).choose(others, code.number(0)))
 
-            vectors = [code.load(source + p["x_column"] * k, mask=mask(k, columns, rows)) for k in range(width)]  # as above
-            for k, vector in enumerate(turn_vectors(vectors)):
-                code.store(target + p["y_row"] * k, vector, mask=mask(k, rows, columns))  # as above
+                vectors = [code.load(source + p["x_column"] * k, mask=mask(k, columns, rows)) for k in range(width)]  # as above
+                for k, vector in enumerate(turn_vectors(vectors)):
+                    code.store(target + p["y_row"] * k, vector, mask=mask(k, rows, columns))  # as above
 
-        with code.either(rows.equals(width)) as (whole, part):
-            with whole:
-                with code.loop(0, full_columns, width) as column:
-                    turn(column, code.number(width), is_full=True)
-                with code.when(full_columns < p["columns"]):
-                    turn(full_columns, p["columns"] - full_columns, is_full=False)
-            with part, code.loop(0, p["columns"], width) as column:
-                turn(column, (p["columns"] - column).at_most(width), is_full=False)
+            with code.either(rows.equals(width)) as (whole, part):
+                with whole:
+                    with code.loop(0, full_columns, width) as column:
+                        turn(column, code.number(width), is_full=True)
+                    with code.when(full_columns < p["columns"]):
+                        turn(full_columns, p["columns"] - full_columns, is_full=False)
+                with part, code.loop(0, p["columns"], width) as column:
+                    turn(column, (p["columns"] - column).at_most(width), is_full=False)
+    return code.finish()
 
 
 def turn_vectors(vectors: list[Floats]) -> list[Floats]:
@@ -156,7 +158,7 @@ def turn_vectors(vectors: list[Floats]) -> list[Floats]:
     return vectors
 
 
-TURN = make_unit_kernel("turn_matrices", _PARAMETERS, _emit_turn, unit="unit")
+TURN = Kernel("turn_matrices", _emit_turn)
 """The kernel that copies matrices transposed."""
 
 
