@@ -38,8 +38,8 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     make_product = narrow_product.make_product
 
-    def note(shape: Any) -> Any:
-        kernel = make_product(shape)
+    def note(*cut: Any, **fields: Any) -> Any:
+        kernel = make_product(*cut, **fields)
         names.append(kernel.name)
         return kernel
 

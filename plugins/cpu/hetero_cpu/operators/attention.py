@@ -24,7 +24,7 @@ from hetero_cpu.symbols.sizes import is_open, pays
 
 PARAMETERS = (
     "q", "q_batch", "q_head", "q_step", "k", "k_batch", "k_head", "k_step", "v", "v_batch", "v_head", "v_step",
-    "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_query", "heads", "keys", "size", "value_size", "scale",
+    "y", "y_batch", "y_head", "y_step", "mask", "mask_batch", "mask_head", "mask_step", "heads", "keys", "size", "value_size", "scale",
     "blocks", "units", "units_of_chunk", "scratch", "scratch_worker", "scores", "masks", "edges", "last_rows",
 )  # fmt: skip
 """Addresses, strides in bytes and counts; `scale`: its bits; `size` of a query, `value_size` of a value; a unit is a block of
@@ -93,9 +93,7 @@ def _emit(name: str, width: int, shape: AttentionShape) -> Code:
         query = block * (shape.vectors * width)
         arrays = ("q", "k", "v", "y", "mask", *(("past_k", "new_k", "past_v", "new_v") if shape.appends else ()))
         places = {key: p[key] + batch * p[f"{key}_batch"] + head * p[f"{key}_head"] for key in arrays}
-        places["q"] = places["q"] + query * p["q_step"]
-        places["y"] = places["y"] + query * p["y_step"]
-        places["mask"] = places["mask"] + query * p["mask_query"]
+        places |= {key: places[key] + query * p[f"{key}_step"] for key in ("q", "y", "mask")}
         full_rows = shape.vectors * width
         if shape.is_one_block:
             emitter.emit_block(places, shape.last_rows or p["last_rows"])
@@ -144,7 +142,7 @@ class _Emitter:
         columns = code.number(rows)
         emit_turned_panel(code, places["q"], p["q_step"], p["size"], columns, self._panel, vectors, p["scale"])
         if shape.mask == "vectors":
-            emit_turned_panel(code, places["mask"], p["mask_query"], p["keys"], columns, self._masks, vectors)
+            emit_turned_panel(code, places["mask"], p["mask_step"], p["keys"], columns, self._masks, vectors)
         for j in range(vectors):
             # Not minus infinity, which scores have if the mask hides every key: their weights become 0 instead of NaN.
             code.store(self._edges, code.constant(_LOWEST), j * code.width * FLOAT_BYTES)
@@ -286,14 +284,15 @@ def plan_native_attention(site: Site) -> Recipe | None:
     if not site.is_float32(*filter(None, node.inputs)):
         return None
     operands = [site.prototypes[name] for name in node.inputs[:3]]
-    q, k, v = (_split_heads(array, split) for array in (operands[0], *_join_caches(site)))
+    caches = [site.prototypes[name] for name in node.inputs[4:6]] if appends else []
+    joined = [_join(past.shape, fresh.shape) for past, fresh in zip(caches, operands[1:], strict=False)]
+    q, k, v = (_split_heads(array, split) for array in (operands[0], *(joined or operands[1:])))
     batch, heads, queries, size = q.shape
     keys, value_size = k.shape[2], v.shape[3]
     if k.shape != (batch, heads, keys, size) or v.shape[:3] != (batch, heads, keys):
         return None
     if any(array.shape[3] > 1 and array.strides[3] != FLOAT_BYTES for array in (q, k, v)):
         return None
-    caches = [site.prototypes[name] for name in node.inputs[4:6]] if appends else []
     if any(array.strides[3] != FLOAT_BYTES for array in (*operands[1:], *caches) if appends):
         return None
     full_shape = (batch, heads, queries, keys)
@@ -331,12 +330,10 @@ def plan_native_attention(site: Site) -> Recipe | None:
         numbers = {
             "heads": heads, "keys": keys, "size": size, "value_size": value_size, "scale": bits_of(scale), "blocks": blocks,
             "units": units, "units_of_chunk": units_of_chunk, "scratch": address_of(scratch), "scratch_worker": worker_bytes,
-            "scores": scores, "masks": masks, "edges": edges,
-            "last_rows": queries - (blocks - 1) * rows,
+            "scores": scores, "masks": masks, "edges": edges, "last_rows": queries - (blocks - 1) * rows,
         }  # fmt: skip
         for key, array in arrays.items():
-            names = (key, f"{key}_batch", f"{key}_head", f"{key}_query" if key == "mask" else f"{key}_step")
-            numbers.update(zip(names, (address_of(array), *array.strides[:3]), strict=True))
+            numbers.update(zip((f"{key}{end}" for end in _ROW_ENDS), (address_of(array), *array.strides[:3]), strict=False))
         if appends:
             for key, past, fresh in zip("kv", reads[-2:], reads[1:3], strict=True):
                 numbers.update(_list_rows(f"past_{key}", past) | _list_rows(f"new_{key}", fresh))
@@ -356,15 +353,8 @@ def _list_rows(name: str, array: Array) -> dict[str, int]:
     return {f"{name}{end}": number for end, number in zip(_ROW_ENDS, numbers, strict=True)}
 
 
-def _join_caches(site: Site) -> tuple[Array, Array]:
-    """Returns arrays laid out as all keys and values: the inputs, or past and new ones joined if there are caches. Raises: ValueError."""
-    k, v = (site.prototypes[name] for name in site.node.inputs[1:3])
-    if site.has_input(4):
-        k, v = (_join(site.shape(past), fresh.shape) for past, fresh in zip(site.node.inputs[4:6], (k, v), strict=True))
-    return k, v
-
-
 def _join(past: tuple[int, ...], fresh: tuple[int, ...]) -> Array:
+    """Returns an array that is laid out as all keys or values. Raises: ValueError."""
     if len(past) != len(fresh) or past[:2] != fresh[:2] or past[3:] != fresh[3:]:
         raise ValueError(f"a cache of {past} does not go with {fresh}")
     joined: Array = lay_empty((*past[:2], past[2] + fresh[2], *past[3:]), np.float32)

@@ -17,7 +17,7 @@ from hetero_cpu.machine.compiler import Kernel, find_width, name_fields
 from hetero_cpu.machine.memory import align
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.layout import turn_vectors
-from hetero_cpu.operators.product import read_gemm, read_native_epilogue
+from hetero_cpu.operators.product import read_epilogue, read_gemm
 from hetero_cpu.operators.product_kernel import PixelPointers
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.rows import cut_products, merge_axes
@@ -282,7 +282,7 @@ def plan_native_batched_mat_mul(site: Site) -> Recipe | None:
     shape = site.output_shape()
     a, b = site.prototypes[names[0]], _turn(site.prototypes[names[1]], gemm[1])
     (rows, depth), columns = a.shape[-2:], b.shape[-1]
-    epilogue = read_native_epilogue(site, gemm[0], columns, channel_axis=-1)
+    epilogue = read_epilogue(site, gemm[0], columns, channel_axis=-1)
     if epilogue is None or (epilogue.bias is not None and epilogue.added):
         return None
     turns = (_find_turn(a, rows=depth > 1), _find_turn(b, rows=columns > 1))

@@ -25,7 +25,7 @@ from hetero_cpu.machine.memory import align, cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.product_kernel import Tile, call_tile
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import choose_chunk_size
+from hetero_cpu.operators.rows import choose_chunk_size, cut_products
 from hetero_cpu.operators.tiling import Tiling, choose_tiling, pack_columns, pad_vector
 from hetero_cpu.operators.weights import LazyArray
 from hetero_cpu.symbols.sizes import is_open, largest, least
@@ -34,8 +34,8 @@ _WORD_BITS = 32
 _BLOCK_UNIT, _LARGEST_BLOCK = 16, 1024
 # Depth of a panel of float32, which stays in the second cache.
 _PANEL_DEPTH = 1024
-# Bytes of weights of a chunk for one row, and multiplications for several: about ten microseconds.
-_SMALLEST_STREAM, _SMALLEST_CHUNK = 1 << 16, 1 << 20
+# Bytes of weights of a chunk for one row: about ten microseconds.
+_SMALLEST_STREAM = 1 << 16
 _STREAM_BYTES = 768
 
 
@@ -166,8 +166,7 @@ def _plan_rows(site: Site, source: str, rows: int, tiling: Tiling, weights: Bloc
     pieces = -(-depth // panel_depth)
     # A line between workers, so that no worker waits for the writes of its neighbour.
     panel_bytes = align(min(panel_depth, form.blocks * form.block) * columns * FLOAT_BYTES) + 128
-    chunks = least(tiling.blocks, 8 * site.workers, largest(1, rows * depth * form.outputs // _SMALLEST_CHUNK))
-    size = choose_chunk_size(tiling.blocks, chunks if site.workers > 1 else 1, site.workers)
+    size = cut_products(tiling.blocks, rows * depth * form.outputs, site.workers)
     title = f"block_rows_{form.name}_{tiling.pixels}{'s' * tiling.has_short_tiles}"
     kernel = Kernel(title, partial(_emit_rows, form=form, pixels=tiling.pixels, has_short_tiles=tiling.has_short_tiles))
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, columns)

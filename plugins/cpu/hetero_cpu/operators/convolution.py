@@ -7,7 +7,7 @@ the image no halo, or it is in C order, it is staged into working memory with a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from hetero_core.kernels.windows import lay_windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.compiler import find_width
+from hetero_cpu.machine.code import FLOAT_BYTES
+from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.operators.images import (
     Convolution,
     Staging,
@@ -29,11 +30,11 @@ from hetero_cpu.operators.images import (
     may_join,
     read_convolution,
 )
-from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_native_epilogue
-from hetero_cpu.operators.product_kernel import PARAMETERS, ProductShape, list_cut, make_product
+from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_epilogue
+from hetero_cpu.operators.product_kernel import NARROW_FIELDS, PARAMETERS, list_cut, make_product
 from hetero_cpu.operators.recipe import NO_HALO, Recipe, Site
-from hetero_cpu.operators.tiling import ColumnPacking, Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
-from hetero_cpu.operators.weights import allocate_floats
+from hetero_cpu.operators.tiling import Chunks, ColumnPacking, Tiling, choose_chunks, choose_tiling, pack_columns, pad_vector
+from hetero_cpu.operators.weights import LazyArray, allocate_floats
 from hetero_cpu.operators.winograd import choose_winograd, plan_winograd
 
 
@@ -42,7 +43,7 @@ def plan_product_convolution(site: Site) -> Recipe | None:
     convolution = read_convolution(site)
     if convolution is None:
         return None
-    epilogue = read_native_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    epilogue = read_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or (epilogue.added and not has_channel_vectors(site.prototypes[epilogue.added])):
         return None
     # The sums of a quantized network stay exact by the direct way. Transformed weights are up to four times as large.
@@ -60,14 +61,10 @@ def plan_product_convolution(site: Site) -> Recipe | None:
 def choose_staging(convolution: Convolution, size: int = 0) -> Staging | None:
     """Returns how the image is copied first, for Winograd's tiles of a size or, with 0, for windows; None if it is read as it lies."""
     site, source, halo = convolution.site, convolution.source, find_overhang(convolution.windows, size)
-    front, back = convolution.depth_halo
-    is_covered = site.halos.get(source, NO_HALO).covers(halo) and not front and not back
+    is_covered = site.halos.get(source, NO_HALO).covers(halo) and not any(convolution.depth_halo)
     if has_channel_vectors(site.prototypes[source]) and is_covered:
         return None
-    height, width = convolution.windows.sizes
-    images = front + convolution.planes[0] + back
-    shape = (images, halo.top + height + halo.bottom, halo.left + width + halo.right, convolution.channels)
-    return Staging(halo, front, shape, make_stage(site.prototypes[source]))
+    return convolution.stage(halo, make_stage(site.prototypes[source]), convolution.channels)
 
 
 def plan_transposed_convolution(site: Site) -> Recipe | None:
@@ -108,85 +105,122 @@ def read_adjacent(site: Site) -> Convolution | None:
     return Convolution(site, lay_windows(x.shape[-2:], (1, 1)), channels, outputs, 1, x.shape[0], depths, is_joined=x.ndim == 5)
 
 
-def _pack_groups(weight: Array, group: int, tiling: Tiling) -> Array:
-    """Returns the packed columns of each group, in order. weight: (outputs, channels of a group, [depth,] height, width)."""
-    split = np.moveaxis(weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]), (2, 1), (-2, -1))
-    return _pack_matrices(split.reshape(group, -1, split.shape[-1]), tiling)
+def _pack_parts(weight: Array, group: int, tiling: Tiling) -> Array:
+    """Returns the packed columns of each group, in order, or with 0 those of each position of the kernel.
 
-
-def _pack_positions(weight: Array, tiling: Tiling) -> Array:
-    """Returns the packed columns of each position of the kernel, in order. weight: (channels, outputs, [depth,] height, width)."""
-    return _pack_matrices(np.moveaxis(weight.reshape(*weight.shape[:2], -1), 2, 0), tiling)
-
-
-def _pack_matrices(matrices: Array, tiling: Tiling) -> Array:
+    weight: (outputs, channels of a group, [depth,] height, width), or (channels, outputs, [depth,] height, width).
+    """
+    if group:
+        split = np.moveaxis(weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]), (2, 1), (-2, -1))
+        matrices = split.reshape(group, -1, split.shape[-1])
+    else:
+        matrices = np.moveaxis(weight.reshape(*weight.shape[:2], -1), 2, 0)
     columns = [pack_columns(matrix, tiling) for matrix in matrices]
     packed = allocate_floats(sum(part.size for part in columns))
     np.concatenate(columns, out=packed)
     return packed
 
 
-def _make_recipe(
-    convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None, spread: tuple[int, ...] = ()
-) -> Recipe:
-    """Returns the recipe of a convolution. `spread`: the planes, rows and columns of results that each window has, of own weights."""
-    site, windows, group = convolution.site, convolution.windows, convolution.group
-    channels, outputs = convolution.channels // group, convolution.outputs // group
-    (height, width), images, depth_taps = windows.outputs, convolution.planes[1], convolution.depth_taps
-    added = (epilogue.added,) if epilogue.added else ()
-    is_flat = windows.is_pointwise and not spread and site.output_halo == NO_HALO and staging is None
-    is_flat = is_flat and all(is_even(site.prototypes[value]) for value in (convolution.source, *added))
-    deep, down, right = spread or (1, 1, 1)
-    # Planes that are convolved together are lines of their own.
-    is_single = is_flat and convolution.has_planes_alone
-    pixels = images * height * width if is_single else height * width if is_flat else width
-    tiling = choose_tiling(pixels, outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
-    lines, depth = 1 if is_single else images if is_flat else images * height, channels * len(depth_taps) * prod(windows.kernel)
-    pixel_bytes = channels * 4 * prod(windows.strides)
-    chunks = choose_chunks(tiling, lines=lines, depth=depth, pixel_bytes=pixel_bytes, workers=site.workers)
-    # Read as the kernel does, in whole vectors.
-    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs, group)
-    purpose: tuple[object, ...] = (tiling.vectors, tiling.width)
-    prefetches = tiling.count_prefetches(chunks.units)
-    kernel = make_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(added), prefetches=prefetches))
-    if spread:
-        weight = convolution.pack_lazily(("transposed", *purpose), partial(_pack_positions, tiling=tiling.packing))
-    elif group > 1:
-        weight = convolution.pack_lazily(("grouped", group, *purpose), partial(_pack_groups, group=group, tiling=tiling.packing))
-    else:
-        weight = convolution.pack_lazily(("product", *purpose), ColumnPacking(tiling.packing))
+@dataclass(frozen=True, slots=True)
+class WindowProduct:
+    """The product of all windows of a convolution and packed weights.
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        calls = []
-        for laid, *others in zip(*(convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:])), strict=True):
-            staged, image = bind_staging(staging, laid, scratch)
-            calls += staged
+    A pixel has `pixel_bytes`, of which `unit_bytes` are multiplied at a time; if it `has_sums`, those of the columns stand before the
+    weights. `spread`: the planes, rows and columns of results that each window has, of own weights.
+    """
+
+    convolution: Convolution
+    staging: Staging | None
+    kernel: Kernel
+    tiling: Tiling
+    chunks: Chunks
+    weight: LazyArray
+    bias: Array
+    is_flat: bool
+    pixel_bytes: int
+    spread: tuple[int, ...] = (1, 1, 1)
+    unit_bytes: int = FLOAT_BYTES
+    has_sums: bool = False
+
+    def bind(self, arrays: Sequence[Array], scratch: Array, shift_memory: Array | None = None, **more: int) -> list[NativeCall]:
+        """Returns the calls for source, result and addend; `more`: the numbers of NARROW_FIELDS."""
+        (deep, down, right), group = self.spread, self.convolution.group
+        channels, outputs = self.convolution.channels // group, self.convolution.outputs // group
+
+        def bind_images(laid: Array, *others: Array) -> list[NativeCall]:
+            calls, image = bind_staging(self.staging, laid, scratch, shift_memory)
             for number, (own, k, i, j) in enumerate(np.ndindex(group, deep, down, right)):
                 results = slice(own * outputs, (own + 1) * outputs)
                 places = (each[k::deep, results, i::down, j::right] for each in others)
-                calls.append(bind_product(number, own, image[:, own * channels : (own + 1) * channels], *places))
-        return calls
+                part = image[:, own * channels : (own + 1) * channels]
+                calls.append(self._bind_part(number, own, more, part, *places))
+            return calls
 
-    def bind_product(number: int, own: int, image: Array, y: Array, addend: Array | None = None) -> NativeCall:
+        return self.convolution.bind_planes(arrays, bind_images)
+
+    def _bind_part(
+        self, number: int, own: int, more: dict[str, int], image: Array, y: Array, addend: Array | None = None
+    ) -> NativeCall:
+        convolution, windows, tiling = self.convolution, self.convolution.windows, self.tiling
         plane, _, row, pixel = image.strides
         x = convolution.pick_planes(image)
         top, left = (max(pads[0], 0) for pads in windows.pads)
         # If pixels lie side by side, a row of the kernel is a single tap.
-        is_merged = pixel == channels * 4 and windows.dilations[1] == 1
+        is_merged = pixel == self.pixel_bytes and windows.dilations[1] == 1
         steps = 1 if is_merged else windows.kernel[1]
-        taps, depth = len(depth_taps) * windows.kernel[0] * steps, channels * windows.kernel[1] // steps
+        taps = len(convolution.depth_taps) * windows.kernel[0] * steps
+        depth = -(-(windows.kernel[1] // steps * self.pixel_bytes) // self.unit_bytes)
         dilation = 0 if convolution.depths is None else convolution.depths.dilations[0]
-        offsets = lay_offsets(windows, row, pixel, steps, [tap * dilation * plane for tap in depth_taps])
-        weight_bytes = taps * depth * tiling.padded_outputs * 4
+        offsets = lay_offsets(windows, row, pixel, steps, [tap * dilation * plane for tap in convolution.depth_taps])
+        column_bytes = taps * depth * self.unit_bytes + self.has_sums * FLOAT_BYTES
         numbers = {
             "x": address_of(x) - top * row - left * pixel, "x_image": x.strides[0], "x_row": row * windows.strides[0],
             "x_pixel": pixel * windows.strides[1], "offsets": address_of(offsets), "taps": taps, "depth": depth,
-            "w": address_of(weight) + number * weight_bytes, "block_bytes": taps * depth * tiling.vectors * tiling.width * 4,
-            "bias": address_of(bias) + own * tiling.padded_outputs * 4, "rows": 1 if is_flat else height,
-            **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", addend),
+            "w": address_of(self.weight) + number * column_bytes * tiling.padded_outputs,
+            "block_bytes": column_bytes * tiling.vectors * tiling.width,
+            "bias": address_of(self.bias) + own * tiling.padded_outputs * FLOAT_BYTES, "rows": 1 if self.is_flat else windows.outputs[0],
+            **list_cut(tiling, self.chunks), **list_strides("y", y), **list_strides("added", addend), **more,
         }  # fmt: skip
-        keep = (offsets, weight, bias, x, y, addend)
-        return NativeCall(kernel, tuple(numbers.get(key, 0) for key in PARAMETERS), chunks.count, keep)
+        names = (*PARAMETERS, *NARROW_FIELDS) if more else PARAMETERS
+        keep = (offsets, self.weight, self.bias, image, y, addend)
+        return NativeCall(self.kernel, tuple(numbers.get(key, 0) for key in names), self.chunks.count, keep)
+
+
+def choose_window_chunks(convolution: Convolution, tiling: Tiling, lines: int, pixel_bytes: int) -> Chunks:
+    """Returns the chunks of the product of all windows over so many lines."""
+    depth = -(-len(convolution.depth_taps) * prod(convolution.windows.kernel) * pixel_bytes // FLOAT_BYTES)
+    read_bytes = pixel_bytes * prod(convolution.windows.strides)
+    return choose_chunks(tiling, lines=lines, depth=depth, pixel_bytes=read_bytes, workers=convolution.site.workers)
+
+
+def _make_recipe(
+    convolution: Convolution, epilogue: NativeEpilogue, staging: Staging | None, spread: tuple[int, ...] = ()
+) -> Recipe:
+    """Returns the recipe of a convolution; `spread`: that of the product."""
+    site, windows, group = convolution.site, convolution.windows, convolution.group
+    outputs, pixel_bytes = convolution.outputs // group, convolution.channels // group * FLOAT_BYTES
+    values = (convolution.source, epilogue.added) if epilogue.added else (convolution.source,)
+    is_flat = windows.is_pointwise and not spread and site.output_halo == NO_HALO and staging is None
+    is_flat = is_flat and all(is_even(site.prototypes[value]) for value in values)
+    lines, pixels = convolution.count_lines(is_flat=is_flat)
+    tiling = choose_tiling(pixels, outputs, find_width(), is_image=True, is_shared=site.weights.is_shared)
+    chunks = choose_window_chunks(convolution, tiling, lines, pixel_bytes)
+    # Read as the kernel does, in whole vectors.
+    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs, group)
+    purpose: tuple[object, ...] = (tiling.vectors, tiling.width)
+    prefetches = tiling.count_prefetches(chunks.units)
+    kernel = make_product(tiling, epilogue.activations, adds=bool(epilogue.added), prefetches=prefetches)
+    if spread or group > 1:
+        parts = 0 if spread else group
+        weight = convolution.pack_lazily(("parts", parts, *purpose), partial(_pack_parts, group=parts, tiling=tiling.packing))
+    else:
+        weight = convolution.pack_lazily(("product", *purpose), ColumnPacking(tiling.packing))
+    product = WindowProduct(
+        convolution, staging, kernel, tiling, chunks, weight, bias, is_flat, pixel_bytes, spread=spread or (1, 1, 1)
+    )
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        return product.bind((reads[0], writes[0], *reads[1:]), scratch)
 
     reaches = () if staging is not None else (find_overhang(windows),)
     return join_recipe(convolution, epilogue, staging, bind, (kernel,), reaches=reaches)

@@ -6,41 +6,31 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import NativeCall
 from hetero_cpu.machine.code import FLOAT_BYTES
-from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.terms import Floats
 from hetero_cpu.operators.convolution import choose_staging
+from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION
 from hetero_cpu.operators.images import bind_staging, find_overhang, has_channel_vectors, is_whole, read_convolution
-from hetero_cpu.operators.product import join_recipe, read_chained_epilogue
+from hetero_cpu.operators.product import join_recipe, read_epilogue
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site
 from hetero_cpu.operators.tiling import pad_vector
 from hetero_cpu.operators.weights import allocate_floats
-from hetero_cpu.operators.windows import TileCode, WindowBody, WindowCall, WindowShape, make_window_kernel, plan_shape
+from hetero_cpu.operators.windows import TileCode, WindowBody, WindowCall, make_window_kernel, plan_shape
 
 # Weights that stay in registers while a vector of channels is computed; more are read when they are used.
 _HELD_WEIGHTS = 9
 
 
-def make_depthwise(shape: WindowShape, activations: tuple[Activation, ...], *, adds: bool, **more: Any) -> Kernel:
-    """Returns the kernel; `more` are fields of a `WindowBody`.
-
-    Its weights are, for each vector of channels, the window, row by row, a vector each; whole vectors of bias.
-    """
-    name = "_".join(("depthwise", *(activation.name for activation in activations))) + "_a" * adds
-    taps = prod(shape.kernel)
-    return make_window_kernel(shape, WindowBody(name, _emit_sums, taps, adds, activations, **more))
-
-
 def _emit_sums(at: TileCode) -> list[list[Floats]]:
+    """Returns the sums of products; the weights are, for each vector of channels, the window, row by row, a vector each."""
     code, tile = at.code, at.tile
     vector_bytes = code.width * FLOAT_BYTES
-    down, right = tile.shape.kernel
+    down, right = tile.kernel
 
     def load_weight(i: int, j: int) -> Floats:
         return code.load(at.weights, (i * right + j) * vector_bytes)
@@ -62,7 +52,7 @@ def plan_depthwise(site: Site) -> Recipe | None:
     convolution = read_convolution(site, of_bytes=True)
     if convolution is None or not convolution.group == convolution.channels == convolution.outputs > 1:
         return None
-    epilogue = read_chained_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    epilogue = read_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     if epilogue is None or not epilogue.has_channel_vectors(site):
         return None
     added, width, source = epilogue.added, find_width(), convolution.source
@@ -76,11 +66,10 @@ def plan_depthwise(site: Site) -> Recipe | None:
     shape = plan_shape(convolution.windows, convolution.channels, width, zeros=zeros)
     if shape is None:
         return None
-    is_plain = shift is None and epilogue.expression is None and added not in site.shifts
+    is_plain = shift is None and epilogue.expression is PLAIN_EXPRESSION and added not in site.shifts
     # Sums of several planes are float32 until the last.
     if convolution.depths is not None and not is_plain:
         return None
-    more: dict[str, Any] = {} if epilogue.expression is None else {"expression": epilogue.expression}
     weights = convolution.pack_lazily(("native depthwise", width), partial(_pack, width=width)).get()
     # Read as the kernel does, in whole vectors.
     own_bias = epilogue.bias
@@ -93,7 +82,10 @@ def plan_depthwise(site: Site) -> Recipe | None:
     def make_call(tap: int, *, is_first: bool, is_last: bool) -> WindowCall:
         # The sum of a plane is added to those of the planes before it, which lie in the result.
         activations, adds = epilogue.activations if is_last else (), bool(added) or not is_first
-        kernel = make_depthwise(shape, activations, adds=adds, kind="v" if shift is None else "b", **more)
+        name = "_".join(("depthwise", *(activation.name for activation in activations))) + "_a" * adds
+        kind = "v" if shift is None else "b"
+        body = WindowBody(name, _emit_sums, prod(shape.kernel), adds, activations, kind=kind, expression=epilogue.expression)
+        kernel = make_window_kernel(shape, body)
         constants = {"weights": weights[tap], "bias": bias if is_first else nothing, "vectors": vectors}
         return WindowCall(kernel, shape, convolution.windows, width, shift or 0.0, site.workers, constants, bias.nbytes)
 
@@ -101,13 +93,12 @@ def plan_depthwise(site: Site) -> Recipe | None:
     calls_of_taps = [make_call(tap, is_first=tap == taps[0], is_last=tap == taps[-1]) for tap in taps]
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        calls = []
-        for laid, y, *addend in zip(*(convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:])), strict=True):
+        def bind_images(laid: Array, y: Array, *addend: Array) -> list[NativeCall]:
             staged, image = bind_staging(staging, laid, scratch)
-            calls += staged
-            for tap, call in enumerate(calls_of_taps):
-                calls.append(call.bind(convolution.pick_planes(image, tap), y, *([y] if tap else addend)))
-        return calls
+            planes = [convolution.pick_planes(image, tap) for tap in taps]
+            return staged + [call.bind(planes[tap], y, *([y] if tap else addend)) for tap, call in enumerate(calls_of_taps)]
+
+        return convolution.bind_planes((reads[0], writes[0], *reads[1:]), bind_images)
 
     reaches = (find_overhang(convolution.windows),) if staging is None and not shape.clips else ()
     kernels = tuple(dict.fromkeys(call.kernel for call in calls_of_taps))

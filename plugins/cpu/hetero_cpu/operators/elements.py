@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, reduce
+from functools import reduce
 from math import prod
 from operator import add
 from typing import Any
@@ -24,7 +24,16 @@ from hetero_cpu.machine.code import ELEMENTS, HALF_BYTES, HALVES, Code, begin_ke
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
-from hetero_cpu.operators.rows import ROWS_OF_CHUNK, RowWalk, call_rows, choose_rows_of_chunk, cut_rows, find_kinds
+from hetero_cpu.operators.rows import (
+    ROWS_OF_CHUNK,
+    RowWalk,
+    call_rows,
+    choose_rows_of_chunk,
+    cut_rows,
+    find_kinds,
+    make_unit_kernel,
+    plan_call,
+)
 from hetero_cpu.symbols.arrays import broadcast_shapes, lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
@@ -114,8 +123,7 @@ def _find_target(site: Site) -> str:
 
 def plan_moved_elements(site: Site) -> Recipe | None:
     """Returns the recipe of a copy of elements of any plain type to other places. Sources: ONNX Expand-13, Transpose-25."""
-    value = site.node.inputs[0]
-    x = site.prototypes[value]
+    x = site.prototypes[site.node.inputs[0]]
     name, perm = x.dtype.name, site.node.attributes.get("perm") or tuple(reversed(range(x.ndim)))
     if name not in ELEMENTS or (site.node.op_type == "Transpose" and sorted(perm) != list(range(x.ndim))):
         return None
@@ -212,61 +220,52 @@ def plan_rows(site: Site) -> Recipe | None:
         return None
     kernel, blocks = (_make_columns if has_columns else _make_rows)(operator, name, is_last), -(-inner // _COLUMNS)
     sizes, chunks = ((inner, blocks), outer * blocks) if has_columns else ((outer,), -(-outer // ROWS_OF_CHUNK))
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), length, address_of(writes[0]), *sizes)
-        return [NativeCall(kernel, numbers, chunks, (reads[0], writes[0]))]
-
-    return Recipe((value,), bind, kernels=(kernel,))
+    return plan_call(kernel, (value,), chunks, lambda x, y: (address_of(x), length, address_of(y), *sizes))
 
 
-@cache
 def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
     nbytes = ELEMENTS[dtype][1]
 
-    def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, ("x", "length", "y", "rows"))
-        with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
-            line = p["x"] + row * (p["length"] * nbytes)
+    def emit(code: Code, p: dict[str, Number], row: Number) -> None:
+        line = p["x"] + row * (p["length"] * nbytes)
 
-            def load(column: Number | int, array: Number = line) -> Any:
-                return code.convert_element(code.load_element(array + column * nbytes, dtype), "float64")  # called inside the loop
+        def load(column: Number | int, array: Number = line) -> Any:
+            return code.convert_element(code.load_element(array + column * nbytes, dtype), "float64")
 
-            def store(place: Number, result: Element) -> None:
-                code.store_element(p["y"] + place * nbytes, code.convert_element(result, dtype), dtype)
+        def store(place: Number, result: Element) -> None:
+            code.store_element(p["y"] + place * nbytes, code.convert_element(result, dtype), dtype)
 
-            if operator.startswith("Arg"):
-                code.store_number(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last, step=nbytes))
-            elif operator.startswith("ReduceSum"):
-                total = code.variable(load(0).constant(0.0))
-                with code.loop(0, p["length"]) as column:
-                    x = load(column)
-                    total.set(total.get() + (x if operator == "ReduceSum" else x * x))
-                store(row, total.get())
-            else:
-                parts = row * p["length"]
-                # A NaN is ignored here; the sum becomes NaN.
-                peak = code.variable(load(0))
-                with code.loop(1, p["length"]) as column:
-                    peak.set(load(column).at_least(peak.get()))
-                edge, total = peak.get(), code.variable(load(0).constant(0.0))
-                with code.loop(0, p["length"]) as column:
-                    part = emit_double_exponential(code, load(column) - edge)
-                    total.set(total.get() + part)
-                    store(parts + column, part)
-                whole = total.get()
-                with code.loop(0, p["length"]) as column:
-                    store(parts + column, load(parts + column, p["y"]) / whole)
-        return code.finish()
+        if operator.startswith("Arg"):
+            code.store_number(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last, step=nbytes))
+        elif operator.startswith("ReduceSum"):
+            total = code.variable(load(0).constant(0.0))
+            with code.loop(0, p["length"]) as column:
+                x = load(column)
+                total.set(total.get() + (x if operator == "ReduceSum" else x * x))
+            store(row, total.get())
+        else:
+            parts = row * p["length"]
+            # A NaN is ignored here; the sum becomes NaN.
+            peak = code.variable(load(0))
+            with code.loop(1, p["length"]) as column:
+                peak.set(load(column).at_least(peak.get()))
+            edge, total = peak.get(), code.variable(load(0).constant(0.0))
+            with code.loop(0, p["length"]) as column:
+                part = emit_double_exponential(code, load(column) - edge)
+                total.set(total.get() + part)
+                store(parts + column, part)
+            whole = total.get()
+            with code.loop(0, p["length"]) as column:
+                store(parts + column, load(parts + column, p["y"]) / whole)
 
-    return Kernel(f"rows_{operator.lower()}_{dtype}" + "_last" * is_last, emit)
+    title = f"rows_{operator.lower()}_{dtype}" + "_last" * is_last
+    return make_unit_kernel(title, ("x", "length", "y", "rows"), emit, size=ROWS_OF_CHUNK)
 
 
 _COLUMNS = 512
 """Columns of a chunk."""
 
 
-@cache
 def _make_columns(operator: str, dtype: str, is_last: bool) -> Kernel:
     """Returns the kernel of extremes along an axis that is not the last: vectors of rows that lie side by side."""
     nbytes = ELEMENTS[dtype][1]
@@ -301,16 +300,11 @@ def plan_running_sum(site: Site) -> Recipe | None:
     outer, length, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
     has_rows = not is_open(inner) and inner == 1
     kernel = _make_running_sum(name, has_rows, bool(node.attributes.get("exclusive", 0)), bool(node.attributes.get("reverse", 0)))
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        size = choose_rows_of_chunk(outer, length, site.workers) if has_rows else -(-inner // _COLUMNS)
-        numbers = (address_of(reads[0]), length, address_of(writes[0]), outer if has_rows else inner, size)
-        return [NativeCall(kernel, numbers, -(-outer // size) if has_rows else outer * size, (reads[0], writes[0]))]
-
-    return Recipe((value,), bind, kernels=(kernel,))
+    size = choose_rows_of_chunk(outer, length, site.workers) if has_rows else -(-inner // _COLUMNS)
+    count, chunks = (outer, -(-outer // size)) if has_rows else (inner, outer * size)
+    return plan_call(kernel, (value,), chunks, lambda x, y: (address_of(x), length, address_of(y), count, size))
 
 
-@cache
 def _make_running_sum(dtype: str, has_rows: bool, is_exclusive: bool, is_reverse: bool) -> Kernel:
     """Returns the kernel of sums along the last axis, several rows at once, or along another axis, a vector of columns at once."""
     nbytes = ELEMENTS[dtype][1]

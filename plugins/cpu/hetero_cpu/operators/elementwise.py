@@ -11,7 +11,7 @@ import numpy as np
 
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.types import TensorType
-from hetero_cpu.machine.arithmetic import EMITTERS, Activation
+from hetero_cpu.machine.arithmetic import EMITTERS, Activation, emit_activations
 from hetero_cpu.machine.calls import Array, NativeCall
 from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
@@ -65,6 +65,12 @@ class Expression:
     def find_other(self) -> int | None:
         """Returns the place of the first full operand behind the first; None without a second full operand."""
         return next((place for place, kind in enumerate(self.kinds) if place and kind in "vb"), None)
+
+    @property
+    def kind_of_other(self) -> str:
+        """The kind of that operand, and of an addend without it."""
+        place = self.find_other()
+        return "v" if place is None else self.kinds[place]
 
 
 PLAIN_EXPRESSION = Expression("v", ())
@@ -160,12 +166,28 @@ def emit_expression(code: Code, expression: Expression, operands: Mapping[int, F
     return results[-1] if results else operands[0]
 
 
-def emit_behind(code: Code, expression: Expression, vectors: Sequence[Floats], result: Floats, other: Floats | None) -> Floats:
-    """Returns an expression of the result of a product, of constants in order, and of the `other` full operand, if there is one."""
-    constants, other_place = iter(vectors), expression.find_other()
-    operands = {0: result} | ({} if other is None or other_place is None else {other_place: other})
+def store_product(
+    code: Code,
+    expression: Expression,
+    activations: tuple[Activation, ...],
+    vectors: Sequence[Floats],
+    result: Floats,
+    *,
+    y: Number,
+    added: Number | None,
+    element: Number | int,
+    mask: Mask | None,
+) -> None:
+    """Writes a vector of a product: the activations of it and its addend, if any; or an expression of constants, in order, and of both."""
+    other = None if added is None else load_operand(code, expression.kind_of_other, added, element, mask)
+    other_place, constants = expression.find_other(), iter(vectors)
+    if other is not None and other_place is None:
+        result = result + other
+    operands = {0: emit_activations(code, activations, result)}
+    if other is not None and other_place is not None:
+        operands[other_place] = other
     operands |= {place: next(constants) for place, kind in enumerate(expression.kinds) if kind in "cs"}
-    return emit_expression(code, expression, operands)
+    store_result(code, expression, y, element, emit_expression(code, expression, operands), mask)
 
 
 PLAIN = frozenset(
@@ -342,18 +364,16 @@ class ExpressionReader:
             maker = self.instructions[-1 - place] if place < 0 else None
             if maker is None or (maker.operator, maker.numbers) != (operator, numbers):
                 return None
-            if operator == "Add" and not (number >= 0 <= maker.operands[1] and self._is_same(number, maker.operands[1])):
-                return None
+            if operator == "Add":
+                constant = self.operands[number] if number >= 0 <= maker.operands[1] else ""
+                if isinstance(constant, str) or constant.size != 1 or not self._holds(maker.operands[1], constant):
+                    return None
             place = maker.operands[0]
         return place, number
 
     def _holds(self, place: int, number: Array) -> bool:
         operand = self.operands[place] if place >= 0 else ""
         return not isinstance(operand, str) and bool((operand == number).all())
-
-    def _is_same(self, left: int, right: int) -> bool:
-        operand = self.operands[left]
-        return not isinstance(operand, str) and operand.size == 1 and self._holds(right, operand)
 
     def _refer(self, value: str) -> int:
         if value not in self.known:
@@ -476,9 +496,7 @@ def plan_native_expression(site: Site) -> Recipe | None:
     # NumPy 2 broadcasts shapes of up to 32 dimensions. A Sum of thousands would be code of megabytes.
     if len(shape) > 32 or len(arrays) > _MOST_OPERANDS_OF_NODE:
         return None
-    if not all(map(site.holds_numbers, values)) or any(
-        array.dtype != np.float32 for array in reader.operands if not isinstance(array, str)
-    ):
+    if not all(site.holds_numbers(each) if isinstance(each, str) else each.dtype == np.float32 for each in reader.operands):
         return None
     if 0 in shape or broadcast_shapes(*(a.shape for a in arrays)) != shape:
         return None
@@ -490,11 +508,10 @@ def plan_native_expression(site: Site) -> Recipe | None:
     # A halo adds no axes to the rows of an image.
     if kinds is None or (len(shape) > 4 and cut_rows(prototype, arrays) is None):
         return None
-    are_bytes = [array.dtype != np.float32 for array in arrays]
-    if any(is_byte and kind != "v" for kind, is_byte in zip(kinds, are_bytes, strict=True)):
+    letters = "".join(kind if array.dtype == np.float32 else "b" for kind, array in zip(kinds, arrays, strict=True))
+    if any(letter == "b" and kind != "v" for letter, kind in zip(letters, kinds, strict=True)):
         return None
-    letters = ["b" if is_byte else kind for kind, is_byte in zip(kinds, are_bytes, strict=True)]
-    kernel = make_elementwise(reader.finish("".join(letters), output))
+    kernel = make_elementwise(reader.finish(letters, output))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         y, remaining = writes[0], iter(reads)

@@ -12,12 +12,13 @@ import numpy as np
 
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.memory import align
-from hetero_cpu.machine.terms import Mask, Number
+from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.layout import interleave
 from hetero_cpu.operators.recipe import NO_HALO, Halo, Site
+from hetero_cpu.operators.rows import make_unit_kernel
 from hetero_cpu.operators.weights import LazyArray
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import is_open, is_same
@@ -60,6 +61,14 @@ class Convolution:
             return self.batch, self.batch
         return (self.batch * self.depths.sizes[0],) * 2 if self.is_joined else (self.depths.sizes[0], self.depths.outputs[0])
 
+    def count_lines(self, *, is_flat: bool) -> tuple[int, int]:
+        """Returns the lines that the pixels of the results are, and the pixels of each: rows or, if it `is_flat`, whole images or all."""
+        (rows, columns), images = self.windows.outputs, self.planes[1]
+        if not is_flat:
+            return images * rows, columns
+        # Planes that are convolved together are lines of their own.
+        return (1, images * rows * columns) if self.has_planes_alone else (images, rows * columns)
+
     @property
     def depth_halo(self) -> tuple[int, int]:
         """The planes of zeros that windows read before and behind those of a volume."""
@@ -75,6 +84,17 @@ class Convolution:
         if self.depths is None:
             return [array]
         return [join_planes(array)] if self.is_joined else [array[index].transpose(1, 0, 2, 3) for index in range(array.shape[0])]
+
+    def stage(self, halo: Halo, kernel: Kernel, numbers: int, dtype: type[np.generic] = np.float32) -> Staging:
+        """Returns the staging of the source with a halo, by so many numbers of a pixel."""
+        (height, width), (front, back) = self.windows.sizes, self.depth_halo
+        shape = (front + self.planes[0] + back, halo.top + height + halo.bottom, halo.left + width + halo.right, numbers)
+        return Staging(halo, front, shape, kernel, dtype)
+
+    def bind_planes(self, arrays: Sequence[Array], bind: Callable[..., list[NativeCall]]) -> list[NativeCall]:
+        """Returns the calls that `bind` returns for the images of source, result and addend that are computed together."""
+        planes = map(self.list_planes, arrays)
+        return [call for images in zip(*planes, strict=True) for call in bind(*images)]
 
     def pick_planes(self, images: Array, tap: int = 0) -> Array:
         """Returns the images of the source, its `depth_halo` included, that a tap of the depth reads: an image for each result."""
@@ -226,13 +246,10 @@ _MOST_INTERLEAVED = 4
 
 STAGE_PARAMETERS = (
     "x", "x_image", "x_row", "x_pixel", "x_channel", "y", "y_image", "y_row", "y_pixel",
-    "front", "images", "rows", "height", "top", "width", "left", "right", "channels", "rows_of_chunk", "all_rows", "shift",
+    "front", "images", "rows", "height", "top", "width", "left", "right", "channels", "lines_of_chunk", "lines", "shift",
 )  # fmt: skip
 """Addresses and strides in bytes; `images` of x after `front` of zeros; `rows` of an image of y with its halo, of which `height` after
 the first `top` are of x; `width` pixels of x after `left` of zeros and before `right`; `shift`: that of bytes, see `narrow_product`."""
-_CLEAR_PARAMETERS = ("y", "y_image", "first_bytes", "gap", "gap_stride", "gaps", "gap_bytes", "last", "last_bytes")
-"""Address, strides and offsets in bytes: in each image zeros at its begin, `gaps` runs of zeros from offset `gap` on, zeros at offset
-`last`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,111 +260,155 @@ class Staging:
     front: int
     shape: tuple[int, int, int, int]
     kernel: Kernel
+    dtype: type[np.generic] = np.float32
+    rows_of_chunk: int = STAGED_ROWS
 
     @property
     def nbytes(self) -> int:
         """The bytes of the copies."""
-        return align(prod(self.shape) * FLOAT_BYTES)
+        return align(prod(self.shape) * np.dtype(self.dtype).itemsize)
 
 
-def make_stage(x: Array) -> Kernel:
-    """Returns the kernel that copies images like x, (batch, channels, height, width), into the middle of larger images with zeros around.
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """The numbers of copies: float32, bfloat16, or bytes, as int8 or int16, which are larger by a shift. Those of x may be bytes already,
+    with the same shift."""
+
+    dtype: str = "float32"
+    of_bytes: bool = False
+
+    @property
+    def x_bytes(self) -> int:
+        return 1 if self.of_bytes else FLOAT_BYTES
+
+    @property
+    def y_bytes(self) -> int:
+        return {"float32": FLOAT_BYTES, "int8": 1}.get(self.dtype, HALF_BYTES)
+
+    def store(self, code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None, *, shifts: bool = True) -> None:
+        """Writes values; bytes are shifted first."""
+        if self.dtype == "float32":
+            code.store(y, values, mask=mask)
+        elif self.dtype == "bfloat16":
+            code.store_half(y, values, "bfloat16", mask=mask)
+        else:
+            if shifts:
+                shift = code.load_scalar(p["shift"])
+                values = values + (shift if values.width == 1 else code.spread(shift))
+            (code.store_bytes if self.dtype == "int8" else code.store_words)(y, values, mask=mask)
+
+    def copy(self, code: Code, p: dict[str, Number], x: Number, y: Number, count: Number) -> None:
+        """Copies numbers that lie side by side."""
+
+        def copy_vector(element: Number, mask: Mask | None) -> None:
+            source = x + element * self.x_bytes
+            values = code.load_bytes(source, code.width, mask=mask) if self.of_bytes else code.load(source, mask=mask)
+            self.store(code, p, y + element * self.y_bytes, values, mask, shifts=not self.of_bytes)
+
+        if self.of_bytes and self.y_bytes == 1:
+            # Bytes are copied four to a float32.
+            quick = count - count % (FLOAT_BYTES * code.width)
+            with code.loop(0, quick, FLOAT_BYTES * code.width) as place:
+                code.store(y + place, code.load(x + place))
+            x, y, count = x + quick, y + quick, count - quick
+        code.visit_vectors(count, copy_vector)
+
+    def copy_one(self, code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
+        """Copies a number."""
+        values = code.load_bytes(x, 1) if self.of_bytes else code.load_scalar(x)
+        self.store(code, p, y, values, None, shifts=not self.of_bytes)
+
+    def clear(self, code: Code, p: dict[str, Number], y: Number, nbytes: Number) -> None:
+        """Writes zeros over so many bytes."""
+        zeros = code.constant(0.0)
+        code.visit_vectors(nbytes // self.y_bytes, lambda i, mask: self.store(code, p, y + i * self.y_bytes, zeros, mask))
+
+    def fill_up(self, code: Code, p: dict[str, Number], pixel: Number) -> None:
+        """Writes zeros behind the channels of a pixel of bfloat16."""
+        if self.dtype == "bfloat16":
+            end = p["channels"] * self.y_bytes
+            self.clear(code, p, pixel + end, p["y_pixel"] - end)
+
+
+_EmitRow = Callable[[Code, dict[str, Number], Number, Number, _Numbers], None]
+
+
+def make_stage(x: Array, dtype: str = "float32") -> Kernel:
+    """Returns the kernel that copies images like x, (batch, channels, height, width), into the middle of larger images with zeros around,
+    as numbers of a type.
 
     A chunk is a range of rows. Channels that lie side by side are copied as they are; of few, each in C order, vectors are interleaved.
     """
-    channels = x.shape[1]
-    if x.strides[1] == FLOAT_BYTES or channels == 1:
-        return Kernel("stage_pixels", partial(emit_stage, copy=_copy_pixels))
-    if channels <= _MOST_INTERLEAVED and x.strides[3] == FLOAT_BYTES:
+    channels, numbers = x.shape[1], _Numbers(dtype, x.itemsize == 1)
+    copy: _EmitRow = _copy_planes
+    title = "planes"
+    if x.strides[1] == x.itemsize or channels == 1:
+        copy, title = _copy_pixels, "pixels"
+    elif dtype == "float32" and channels <= _MOST_INTERLEAVED and x.strides[3] == FLOAT_BYTES:
         # Compiled in: a size that is open has this value from here on.
         planes = int(channels)
-        return Kernel(f"stage_{planes}_planes", partial(emit_stage, copy=partial(_interleave_planes, channels=planes)))
-    return Kernel("stage_planes", partial(emit_stage, copy=_copy_planes))
+        copy, title = partial(_interleave_planes, channels=planes), f"{planes}_planes"
+    title = f"stage_{title}{f'_{dtype}' * (dtype != 'float32')}{'_of_bytes' * numbers.of_bytes}"
+    return make_unit_kernel(title, STAGE_PARAMETERS, partial(_emit_stage, numbers=numbers, copy=copy), unit="line")
 
 
-EmitRow = Callable[[Code, dict[str, Number], Number, Number], None]
+def _emit_stage(code: Code, p: dict[str, Number], line: Number, *, numbers: _Numbers, copy: _EmitRow | None) -> None:
+    """Emits a row of a staging, which `copy` copies from an address to an address; without it only what lies around is written."""
+    number, place = line // p["rows"], line % p["rows"]
+    y, image = p["y"] + number * p["y_image"] + place * p["y_row"], number - p["front"]
+    inside = (place >= p["top"]) & (place < p["top"] + p["height"]) & (image >= 0) & (image < p["images"])
+    with code.either(inside) as (copied, cleared):
+        with copied:
+            numbers.clear(code, p, y, p["left"] * p["y_pixel"])
+            start = y + p["left"] * p["y_pixel"]
+            if copy is not None:
+                copy(code, p, p["x"] + image * p["x_image"] + (place - p["top"]) * p["x_row"], start, numbers)
+            numbers.clear(code, p, start + p["width"] * p["y_pixel"], p["right"] * p["y_pixel"])
+        with cleared:
+            numbers.clear(code, p, y, (p["left"] + p["width"] + p["right"]) * p["y_pixel"])
 
 
-def emit_stage(
-    name: str, width: int, *, copy: EmitRow, clear: EmitRow = lambda code, p, y, nbytes: emit_zeros(code, y, nbytes)
-) -> Code:
-    """Emits the kernel of a staging: `copy` emits a row from an address to an address, `clear` so many bytes of zeros at an address."""
-    code, p, chunk, _ = begin_kernel(name, width, STAGE_PARAMETERS)
-    with code.visit_chunk(chunk, p["rows_of_chunk"], p["all_rows"]) as line:
-        number, place = line // p["rows"], line % p["rows"]
-        y, image = p["y"] + number * p["y_image"] + place * p["y_row"], number - p["front"]
-        inside = (place >= p["top"]) & (place < p["top"] + p["height"]) & (image >= 0) & (image < p["images"])
-        with code.either(inside) as (copied, cleared):
-            with copied:
-                x = p["x"] + image * p["x_image"] + (place - p["top"]) * p["x_row"]
-                clear(code, p, y, p["left"] * p["y_pixel"])
-                start = y + p["left"] * p["y_pixel"]
-                copy(code, p, x, start)
-                clear(code, p, start + p["width"] * p["y_pixel"], p["right"] * p["y_pixel"])
-            with cleared:
-                clear(code, p, y, (p["left"] + p["width"] + p["right"]) * p["y_pixel"])
-    return code.finish()
-
-
-def _copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
-    pixel_bytes = p["channels"] * FLOAT_BYTES
-    with code.either(p["x_pixel"].equals(p["y_pixel"])) as (dense, sparse):
+def _copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number, numbers: _Numbers) -> None:
+    is_dense = p["x_pixel"].equals(p["channels"] * numbers.x_bytes) & p["y_pixel"].equals(p["channels"] * numbers.y_bytes)
+    with code.either(is_dense) as (dense, sparse):
         with dense:
-            emit_copy(code, y, x, p["width"] * p["y_pixel"])
+            numbers.copy(code, p, x, y, p["width"] * p["channels"])
         with sparse, code.loop(0, p["width"]) as pixel:
-            emit_copy(code, y + pixel * p["y_pixel"], x + pixel * p["x_pixel"], pixel_bytes)
+            target = y + pixel * p["y_pixel"]
+            numbers.copy(code, p, x + pixel * p["x_pixel"], target, p["channels"])
+            numbers.fill_up(code, p, target)
 
 
-def _interleave_planes(code: Code, p: dict[str, Number], x: Number, y: Number, channels: int) -> None:
+def _interleave_planes(code: Code, p: dict[str, Number], x: Number, y: Number, numbers: _Numbers, *, channels: int) -> None:
     width = code.width
     even = p["width"] - p["width"] % width
     with code.loop(0, even, width) as pixel:
         planes = [code.load(x + pixel * FLOAT_BYTES + p["x_channel"] * channel) for channel in range(channels)]
         for number, vector in enumerate(interleave(planes)):
             code.store(y + pixel * (channels * FLOAT_BYTES), vector, number * width * FLOAT_BYTES)
-    _copy_planes(code, p, x, y, even)
+    _copy_planes(code, p, x, y, numbers, even)
 
 
-def _copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number, begin: Number | int = 0) -> None:
+def _copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number, numbers: _Numbers, begin: Number | int = 0) -> None:
     with code.loop(begin, p["width"]) as pixel:
         source, target = x + pixel * p["x_pixel"], y + pixel * p["y_pixel"]
         with code.loop(0, p["channels"]) as channel:
-            code.store(target + channel * FLOAT_BYTES, code.load_scalar(source + channel * p["x_channel"]))
+            numbers.copy_one(code, p, source + channel * p["x_channel"], target + channel * numbers.y_bytes)
+        numbers.fill_up(code, p, target)
 
 
-def _emit_clear(name: str, width: int) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, _CLEAR_PARAMETERS)
-    y = p["y"] + chunk * p["y_image"]
-    emit_zeros(code, y, p["first_bytes"])
-    with code.loop(0, p["gaps"]) as gap:
-        emit_zeros(code, y + p["gap"] + gap * p["gap_stride"], p["gap_bytes"])
-    emit_zeros(code, y + p["last"], p["last_bytes"])
-    return code.finish()
-
-
-CLEAR = Kernel("clear_halo", _emit_clear)
+CLEAR = make_unit_kernel("clear_halo", STAGE_PARAMETERS, partial(_emit_stage, numbers=_Numbers(), copy=None), unit="line")
 """The kernel that writes the zeros around the images of an array; a chunk is an image."""
 
 
 def bind_clear(shape: tuple[int, ...], halo: Halo, memory: Array) -> NativeCall:
     """Returns the call that writes the halo of images in `memory`, channels last. shape: (batch, channels, height, width) with the halo."""
     batch, channels, height, width = shape
-    pixel = channels * FLOAT_BYTES
-    row = width * pixel
-    first = halo.top * row + halo.left * pixel
-    inner = height - halo.top - halo.bottom
-    numbers = {
-        "y": address_of(memory), "y_image": height * row, "first_bytes": first, "gap": (halo.top + 1) * row - halo.right * pixel,
-        "gap_stride": row, "gaps": inner - 1, "gap_bytes": (halo.left + halo.right) * pixel,
-        "last": (halo.top + inner) * row - halo.right * pixel, "last_bytes": halo.right * pixel + halo.bottom * row,
-    }  # fmt: skip
-    return NativeCall(CLEAR, tuple(numbers[key] for key in _CLEAR_PARAMETERS), batch, (memory,))
-
-
-def emit_zeros(code: Code, address: Number, nbytes: Number) -> None:
-    """Writes zeros over so many bytes, a multiple of four."""
-    zero = code.constant(0.0)
-    code.visit_vectors(nbytes // FLOAT_BYTES, lambda i, mask: code.store(address + i * FLOAT_BYTES, zero, mask=mask))
+    staging = Staging(halo, 0, (batch, height, width, channels), CLEAR, rows_of_chunk=height)
+    images = memory[: prod(shape) * FLOAT_BYTES].view(np.float32).reshape(staging.shape)
+    inner = images[:, halo.top : height - halo.bottom, halo.left : width - halo.right].transpose(0, 3, 1, 2)
+    (call,), _ = bind_staging(staging, inner, memory)
+    return call
 
 
 def emit_copy(code: Code, target: Number, source: Number, nbytes: Number) -> None:
@@ -366,24 +427,21 @@ def stage_image(x: Array) -> Staging | None:
     return None if has_channel_vectors(x) else Staging(NO_HALO, 0, (batch, height, width, channels), make_stage(x))
 
 
-def bind_staging(staging: Staging | None, x: Array, scratch: Array) -> tuple[list[NativeCall], Array]:
+def bind_staging(staging: Staging | None, x: Array, scratch: Array, shift: Array | None = None) -> tuple[list[NativeCall], Array]:
     """Returns the call that copies x, if it is staged, and the images (batch, channels, height, width) that are read instead."""
     if staging is None:
         return [], x
-    halo, staged = staging.halo, scratch[: prod(staging.shape) * 4].view(np.float32).reshape(staging.shape)
+    halo, nbytes = staging.halo, prod(staging.shape) * np.dtype(staging.dtype).itemsize
+    staged = scratch[:nbytes].view(staging.dtype).reshape(staging.shape)
     inner = staged[:, halo.top : halo.top + x.shape[2], halo.left : halo.left + x.shape[3]].transpose(0, 3, 1, 2)
-    return [call_stage(staging.kernel, x, staged, halo, staging.front)], inner
-
-
-def call_stage(kernel: Kernel, x: Array, staged: Array, halo: Halo, front: int, shift: Array | None = None) -> NativeCall:
-    """Returns the call that copies x into images as a `Staging` has them."""
     images, channels, height, width = x.shape
     rows = staged.shape[0] * staged.shape[1]
     numbers = {
         **list_strides("x", x), "x_channel": x.strides[1],
         "y": address_of(staged), "y_image": staged.strides[0], "y_row": staged.strides[1], "y_pixel": staged.strides[2],
-        "front": front, "images": images, "rows": staged.shape[1], "height": height, "top": halo.top, "width": width, "left": halo.left,
-        "right": halo.right, "channels": channels, "rows_of_chunk": STAGED_ROWS, "all_rows": rows,
+        "front": staging.front, "images": images, "rows": staged.shape[1], "height": height, "top": halo.top, "width": width,
+        "left": halo.left, "right": halo.right, "channels": channels, "lines_of_chunk": staging.rows_of_chunk, "lines": rows,
         "shift": 0 if shift is None else address_of(shift),
     }  # fmt: skip
-    return NativeCall(kernel, tuple(numbers[key] for key in STAGE_PARAMETERS), -(-rows // STAGED_ROWS), (x, staged, shift))
+    row = tuple(numbers[key] for key in STAGE_PARAMETERS)
+    return [NativeCall(staging.kernel, row, -(-rows // staging.rows_of_chunk), (x, staged, shift))], inner

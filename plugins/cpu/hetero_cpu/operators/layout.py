@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -14,9 +15,19 @@ from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.elementwise import Expression, make_elementwise
 from hetero_cpu.operators.recipe import Choice, Join, Recipe, Site, Views, is_channels_last, order_axes
-from hetero_cpu.operators.rows import call_rows, cut_lines, cut_rows, find_kind, find_kinds, merge_axes
+from hetero_cpu.operators.rows import (
+    call_rows,
+    choose_rows_of_chunk,
+    cut_lines,
+    cut_rows,
+    find_kind,
+    find_kinds,
+    make_unit_kernel,
+    merge_axes,
+    plan_call,
+)
 from hetero_cpu.symbols.arrays import broadcast, broadcast_shapes, lay_empty
-from hetero_cpu.symbols.sizes import largest, least, value_of
+from hetero_cpu.symbols.sizes import value_of
 
 _PARAMETERS = (
     "rows", "columns", "blocks", "middle", "inner", "units", "units_of_chunk",
@@ -24,8 +35,6 @@ _PARAMETERS = (
 )  # fmt: skip
 """Of each matrix: y has contiguous `rows` at a stride of `y_row`; x has them as columns, `x_column` apart, so that its
 columns of y are contiguous there. Matrices stand along three axes. A unit is a block of rows of a matrix."""
-_CHUNK = 1 << 15
-_CHUNKS_OF_WORKER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +102,7 @@ def _call_turn(y: Array, x: Array, workers: int) -> NativeCall:
     # A block has as many rows as a vector has elements.
     blocks = -(-rows // find_width())
     units = blocks * prod(sizes)
-    elements = largest(_CHUNK, -(-y.size // (workers * _CHUNKS_OF_WORKER)))
-    units_of_chunk = largest(1, least(units, elements * units // y.size))
+    units_of_chunk = choose_rows_of_chunk(units, y.size // units, workers)
     numbers = [rows, columns, blocks, middle, inner, units, units_of_chunk]
     for k, array, step in ((0, y, y_row), (1, x, x_column)):
         numbers += [address_of(array), *(0,) * missing, *(pair[k] for pair in strides), step]
@@ -165,15 +173,12 @@ def plan_transpose(site: Site) -> Choice | None:
         return None  # the kernel of the toolkit says what is wrong
     turned = site.prototypes[value].transpose(perm)
     is_for_products = bool(site.readers) and _PRODUCTS.issuperset(site.readers) and value not in site.halos
-    is_in_order = turned.flags.c_contiguous or _is_dense_channels_last(turned)
+    last = turned.transpose(order_axes(turned.ndim, is_channels_last=True))
+    is_in_order = turned.flags.c_contiguous or (is_channels_last(turned) and last.flags.c_contiguous)
     is_shuffle = tuple(perm) == _PERM and site.readers == ("Reshape",) and _is_turned(turned)
     if value in site.constants or is_for_products or is_in_order or is_shuffle:
         return Views(value, (lambda array: array.transpose(perm),))
     return _plan_copy(site, value, lambda array: array.transpose(perm), turned.shape)
-
-
-def _is_dense_channels_last(array: Array) -> bool:
-    return is_channels_last(array) and bool(array.transpose(order_axes(array.ndim, is_channels_last=True)).flags.c_contiguous)
 
 
 def plan_reshape(site: Site) -> Choice | None:
@@ -325,21 +330,18 @@ def plan_shuffle(site: Site) -> Recipe | None:
     batch, own, groups, height, width = x.shape
     if site.types[site.node.outputs[0]].shape != (batch, own * groups, height, width):
         return None
-    kernel = Kernel(f"interleave_{groups}", lambda name, width: _emit_shuffle(name, width, groups))
+    emit = partial(_emit_shuffle, groups=int(groups))
+    kernel = make_unit_kernel(f"interleave_{groups}", _SHUFFLE_PARAMETERS, emit, unit="line")
+    # A load, a permutation or two, and a store for each vector.
+    lines = batch * height
+    lines_of_chunk = cut_lines(lines, value_of(x.size) / find_width() * 4, site.workers)
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = reads[0], writes[0]
-        lines = batch * height
-        # A load, a permutation or two, and a store for each vector.
-        lines_of_chunk = cut_lines(lines, value_of(x.size) / find_width() * 4, site.workers)
-        numbers = {
-            "x": address_of(x), "x_image": x.strides[0], "x_row": x.strides[3], "x_pixel": x.strides[4], "x_group": x.strides[2],
-            **list_strides("y", y), "rows": height, "pixels": width, "lines": lines, "lines_of_chunk": lines_of_chunk, "own": own,
-        }  # fmt: skip
-        row = tuple(numbers[key] for key in _SHUFFLE_PARAMETERS)
-        return [NativeCall(kernel, row, -(-lines // lines_of_chunk), (x, y))]
+    def list_numbers(x: Array, y: Array) -> tuple[int, ...]:
+        image, _, group, *steps = x.strides
+        places = (address_of(x), image, *steps, group, *list_strides("y", y).values())
+        return (*places, height, width, lines, lines_of_chunk, own)
 
-    return Recipe((value,), bind, is_channels_last=True, kernels=(kernel,))
+    return plan_call(kernel, (value,), -(-lines // lines_of_chunk), list_numbers, is_channels_last=True)
 
 
 def _is_turned(array: Array) -> bool:
@@ -357,30 +359,21 @@ _SHUFFLE_PARAMETERS = (
 the channels of a group."""
 
 
-def _emit_shuffle(name: str, width: int, groups: int) -> Code:
+def _emit_shuffle(code: Code, p: dict[str, Number], line: Number, *, groups: int) -> None:
     """Emits y[pixel, k * groups + g] = x[pixel, g, k]."""
-    code, p, chunk, _ = begin_kernel(name, width, _SHUFFLE_PARAMETERS)
-    full = p["own"] - p["own"] % width
-    rest = p["own"] - full
-    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
-        image, place = line // p["rows"], line % p["rows"]
-        x_line = p["x"] + image * p["x_image"] + place * p["x_row"]
-        y_line = p["y"] + image * p["y_image"] + place * p["y_row"]
-        with code.loop(0, p["pixels"]) as pixel:
-            x, y = x_line + pixel * p["x_pixel"], y_line + pixel * p["y_pixel"]
+    image, place = line // p["rows"], line % p["rows"]
+    x_line, y_line = (p[key] + image * p[f"{key}_image"] + place * p[f"{key}_row"] for key in ("x", "y"))
+    with code.loop(0, p["pixels"]) as pixel:
+        x, y = x_line + pixel * p["x_pixel"], y_line + pixel * p["y_pixel"]
 
-            def move(channel: Number, count: Number | int, mask: Mask | None) -> None:
-                read = [code.load(x + channel * FLOAT_BYTES + p["x_group"] * group, mask=mask) for group in range(groups)]
-                for v, vector in enumerate(interleave(read)):
-                    place = y + channel * (groups * FLOAT_BYTES)
-                    guard = None if mask is None else code.mask_first(count * groups - v * width)
-                    code.store(place, vector, v * width * FLOAT_BYTES, mask=guard)
+        def move(channel: Number, mask: Mask | None) -> None:
+            read = [code.load(x + channel * FLOAT_BYTES + p["x_group"] * group, mask=mask) for group in range(groups)]
+            for v, vector in enumerate(interleave(read)):
+                place = y + channel * (groups * FLOAT_BYTES)  # called inside the loop
+                guard = None if mask is None else code.mask_first((p["own"] - channel) * groups - v * code.width)
+                code.store(place, vector, v * code.width * FLOAT_BYTES, mask=guard)
 
-            with code.loop(0, full, width) as channel:
-                move(channel, width, None)
-            with code.when(rest > 0):
-                move(full, rest, code.mask_first(rest))
-    return code.finish()
+        code.visit_vectors(p["own"], move)
 
 
 def interleave(vectors: list[Floats]) -> list[Floats]:

@@ -17,43 +17,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 
 import numpy as np
 
 from hetero_core.kernels.windows import lay_windows
-from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code
-from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_half_products, find_width
+from hetero_cpu.machine.calls import Array, NativeCall, address_of
+from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES
+from hetero_cpu.machine.compiler import find_byte_products, find_half_products, find_width
 from hetero_cpu.machine.memory import align
-from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.convolution import read_adjacent
-from hetero_cpu.operators.images import (
-    Convolution,
-    call_stage,
-    emit_stage,
-    find_overhang,
-    is_even,
-    is_whole,
-    lay_offsets,
-    read_convolution,
-)
-from hetero_cpu.operators.product import NativeEpilogue, list_overwritten, read_chained_epilogue, read_gemm
+from hetero_cpu.operators.convolution import WindowProduct, choose_window_chunks, read_adjacent
+from hetero_cpu.operators.images import Convolution, find_overhang, is_even, is_whole, make_stage, read_convolution
+from hetero_cpu.operators.product import NativeEpilogue, join_recipe, read_epilogue, read_gemm
 from hetero_cpu.operators.product_kernel import (
     BYTE_PRODUCTS,
-    NARROW_FIELDS,
-    PARAMETERS,
     TILE_BYTES,
     TILE_OF_PIXELS,
     TILE_OF_SECOND_SUMS,
     TILE_ROWS,
-    ProductShape,
-    list_cut,
     make_product,
 )
 from hetero_cpu.operators.recipe import NO_HALO, NO_LIMITS, Recipe, Site
-from hetero_cpu.operators.tiling import Tiling, choose_chunks, choose_tiling, cut_pixels, pack_columns, pad_vector
+from hetero_cpu.operators.tiling import Tiling, choose_tiling, cut_pixels, pack_columns, pad_vector
 from hetero_cpu.symbols.sizes import is_open
 
 _FEWEST_OUTPUTS = 8
@@ -90,61 +75,26 @@ class _Kind:
         return 1 if self.dtype == "int8" else HALF_BYTES
 
     @property
-    def products_of_vectors(self) -> str:
-        """Those of few rows."""
-        return {"amx": "vnni", "amx_bf16": "bf16"}.get(self.products, self.products)
-
-    @property
     def reads(self) -> tuple[str, ...]:
         return (self.shift,) if isinstance(self.shift, str) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How a product is cut: `group` bytes of depth are multiplied at a time."""
-
-    tiling: Tiling
-    products: str
-
-    @property
-    def group(self) -> int:
-        return TILE_BYTES if self.products.startswith("amx") else FLOAT_BYTES
-
-    @property
-    def has_sums(self) -> bool:
-        return self.products in BYTE_PRODUCTS
-
-    def measure_pixel(self, channels: int) -> int:
-        """Returns the bytes of a staged pixel."""
-        if self.has_sums:
-            return channels * HALF_BYTES if self.products == "words" else channels
-        return -(-channels * HALF_BYTES // self.group) * self.group
-
-    def measure_block(self, taps: int, groups: int) -> int:
-        """Returns the bytes of a block of packed weights, of so many groups of each tap."""
-        return (self.has_sums + taps * groups * (self.group // FLOAT_BYTES)) * self.tiling.vectors * self.tiling.width * FLOAT_BYTES
-
-    def make_kernel(self, epilogue: NativeEpilogue) -> Kernel:
-        tiling, own = self.tiling, {"products": self.products, "expression": epilogue.expression}
-        shape = ProductShape.of_tiling(tiling, epilogue.activations, adds=bool(epilogue.added), **own)
-        return make_product(replace(shape, has_short_tiles=shape.has_short_tiles and not self.products.startswith("amx")))
-
-    def lay_config(self) -> Array:
-        """Returns the shapes of AMX's tiles: 64 bytes wide, those of pixels and sums as high as there are pixels. Source: Intel SDM."""
-        config = np.zeros(64, np.uint8)
-        config[0], config[16:32:2] = 1, TILE_BYTES
-        rows = config[48:56]
-        rows[:] = TILE_ROWS
-        first = min(self.tiling.pixels, TILE_ROWS)
-        second = self.tiling.pixels - first
-        if second:
-            rows[TILE_OF_SECOND_SUMS:TILE_OF_PIXELS] = rows[TILE_OF_PIXELS + 1] = second
-        else:
-            rows[: TILE_OF_PIXELS + 1] = first
-        return config
+def _lay_config(pixels: int) -> Array:
+    """Returns the shapes of AMX's tiles: 64 bytes wide, those of pixels and sums as high as there are pixels. Source: Intel SDM."""
+    config = np.zeros(64, np.uint8)
+    config[0], config[16:32:2] = 1, TILE_BYTES
+    rows = config[48:56]
+    rows[:] = TILE_ROWS
+    first = min(pixels, TILE_ROWS)
+    if pixels > first:
+        rows[TILE_OF_SECOND_SUMS:TILE_OF_PIXELS] = rows[TILE_OF_PIXELS + 1] = pixels - first
+    else:
+        rows[: TILE_OF_PIXELS + 1] = first
+    return config
 
 
-def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_image: bool) -> _Cut:
+def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_image: bool) -> tuple[Tiling, str]:
+    """Returns how a product is cut, and the products that it is made of."""
     products, width = kind.products, find_width()
     # Pixels of few bfloat16 would be mostly zeros.
     is_short = not kind.are_bytes and channels * kind.nbytes < TILE_BYTES // 2
@@ -152,10 +102,10 @@ def _choose_cut(kind: _Kind, pixels: int, channels: int, outputs: int, *, is_ima
         most = TILE_ROWS if not is_open(pixels) and pixels <= TILE_ROWS else 2 * TILE_ROWS
         vectors = _MOST_SUMS * TILE_ROWS // most
         if not is_open(pixels):
-            return _Cut(cut_pixels(pixels, outputs, width, most, vectors), products)
-        return _Cut(replace(cut_pixels(most, outputs, width, most, vectors), tiles=-(-pixels // most)), products)
-    own = kind.products_of_vectors
-    return _Cut(choose_tiling(pixels, outputs, width, is_image=is_image, products=own), own)
+            return cut_pixels(pixels, outputs, width, most, vectors), products
+        return replace(cut_pixels(most, outputs, width, most, vectors), tiles=-(-pixels // most)), products
+    products = {"amx": "vnni", "amx_bf16": "bf16"}.get(products, products)
+    return choose_tiling(pixels, outputs, width, is_image=is_image, products=products), products
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,73 +173,6 @@ def _fit(kind: _Kind, weight: Array | None, depth: int, outputs: int) -> _Kind |
     return kind if is_small else replace(kind, products="words")
 
 
-def _make_stage(kind: _Kind, *, of_planes: bool, of_bytes: bool) -> Kernel:
-    """Returns the kernel that copies rows as narrow numbers; `of_bytes`: they are these already, with the same shift."""
-    title = f"stage_{kind.dtype}{'_of_planes' * of_planes}{'_of_bytes' * of_bytes}"
-    store = partial(_store_numbers, dtype=kind.dtype)
-    copy_values = partial(store, shifts=not of_bytes)
-    x_bytes = 1 if of_bytes else FLOAT_BYTES
-
-    def copy_row(code: Code, p: dict[str, Number], x: Number, y: Number, count: Number) -> None:
-        def copy(element: Number, mask: Mask | None) -> None:
-            source = x + element * x_bytes
-            values = code.load_bytes(source, code.width, mask=mask) if of_bytes else code.load(source, mask=mask)
-            copy_values(code, p, y + element * kind.nbytes, values, mask)
-
-        quick = code.number(0)
-        if of_bytes and kind.nbytes == 1:
-            # Bytes are copied four to a float32.
-            quick = count - count % (FLOAT_BYTES * code.width)
-            with code.loop(0, quick, FLOAT_BYTES * code.width) as place:
-                code.store(y + place, code.load(x + place))
-        x, y = x + quick * x_bytes, y + quick * kind.nbytes
-        code.visit_vectors(count - quick, copy)
-
-    def copy_pixels(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
-        is_dense = p["x_pixel"].equals(p["channels"] * x_bytes) & p["y_pixel"].equals(p["channels"] * kind.nbytes)
-        with code.either(is_dense) as (dense, sparse):
-            with dense:
-                copy_row(code, p, x, y, p["width"] * p["channels"])
-            with sparse, code.loop(0, p["width"]) as pixel:
-                target = y + pixel * p["y_pixel"]
-                copy_row(code, p, x + pixel * p["x_pixel"], target, p["channels"])
-                fill_up(code, p, target)
-
-    def copy_planes(code: Code, p: dict[str, Number], x: Number, y: Number) -> None:
-        with code.loop(0, p["width"]) as pixel:
-            source, target = x + pixel * p["x_pixel"], y + pixel * p["y_pixel"]
-            with code.loop(0, p["channels"]) as channel:
-                place = source + channel * p["x_channel"]
-                values = code.load_bytes(place, 1) if of_bytes else code.load_scalar(place)
-                copy_values(code, p, target + channel * kind.nbytes, values, None)
-            fill_up(code, p, target)
-
-    def fill_up(code: Code, p: dict[str, Number], pixel: Number) -> None:
-        if not kind.are_bytes:
-            end = p["channels"] * kind.nbytes
-            clear(code, p, pixel + end, p["y_pixel"] - end)
-
-    def clear(code: Code, p: dict[str, Number], y: Number, nbytes: Number) -> None:
-        zeros = code.constant(0.0)
-        code.visit_vectors(nbytes // kind.nbytes, lambda place, mask: store(code, p, y + place * kind.nbytes, zeros, mask))
-
-    copy = copy_planes if of_planes else copy_pixels
-    return Kernel(title, partial(emit_stage, copy=copy, clear=clear))
-
-
-def _store_numbers(
-    code: Code, p: dict[str, Number], y: Number, values: Floats, mask: Mask | None, *, dtype: str, shifts: bool = True
-) -> None:
-    if dtype == "bfloat16":
-        code.store_half(y, values, "bfloat16", mask=mask)
-        return
-    if shifts:
-        shift = code.load_scalar(p["shift"])
-        values = values + (shift if values.width == 1 else code.spread(shift))
-    store = code.store_bytes if dtype == "int8" else code.store_words
-    store(y, values, mask=mask)
-
-
 def plan_narrow_convolution(site: Site) -> Recipe | None:
     """Returns the recipe of a convolution of one group; None if its numbers are not narrow."""
     found = _find_kind(site)
@@ -297,7 +180,7 @@ def plan_narrow_convolution(site: Site) -> Recipe | None:
     if not found or not convolution or convolution.group > 1:
         return None
     windows, outputs = convolution.windows, convolution.outputs
-    epilogue = read_chained_epilogue(site, site.constant(2), outputs, channel_axis=1)
+    epilogue = read_epilogue(site, site.constant(2), outputs, channel_axis=1)
     depth = convolution.channels * len(convolution.depth_taps) * prod(windows.kernel)
     kind = _fit(found, convolution.weight, depth, outputs)
     if epilogue is None or kind is None or not epilogue.has_channel_vectors(site):
@@ -313,7 +196,7 @@ def plan_narrow_transposed_convolution(site: Site) -> Recipe | None:
     convolution = found and read_adjacent(site)
     if not found or not convolution or convolution.depths or not site.holds_numbers(convolution.source):
         return None
-    epilogue = read_chained_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
+    epilogue = read_epilogue(site, site.constant(2), convolution.outputs, channel_axis=1)
     kind = _fit(found, convolution.weight, convolution.channels, convolution.outputs)
     if epilogue is None or epilogue.added or kind is None:
         return None
@@ -327,7 +210,7 @@ def plan_narrow_product(site: Site) -> Recipe | None:
         return None
     bias, is_turned = product
     depth, outputs = weight.shape[::-1] if is_turned else weight.shape
-    epilogue = read_chained_epilogue(site, bias, outputs, channel_axis=-1)
+    epilogue = read_epilogue(site, bias, outputs, channel_axis=-1)
     shape, kind = site.shape(source), _fit(found, weight, depth, outputs)
     if epilogue is None or kind is None or len(shape) < 2 or shape[-1] != depth or 0 in shape:
         return None
@@ -353,75 +236,47 @@ def _plan(
     `is_flat`: all pixels of a plane are a line, and those of all planes if each is convolved by itself. `spread`: the rows and columns of
     results that a pixel has, each by a matrix of its own; by default it has one.
     """
-    site, source, windows, weight = convolution.site, convolution.source, convolution.windows, convolution.weight
-    channels, outputs, depth_taps = convolution.channels, convolution.outputs, convolution.depth_taps
-    planes, images = convolution.planes
-    (height, width), (front, back) = windows.sizes, convolution.depth_halo
-    down, right = spread or (1, 1)
-    halo = find_overhang(windows)
-    values = (source, epilogue.added) if epilogue.added else (source,)
-    rows, columns = windows.outputs
-    is_single = is_flat and convolution.has_planes_alone
-    pixels = images * rows * columns if is_single else rows * columns if is_flat else columns
-    cut = _choose_cut(kind, pixels, channels, outputs, is_image=not is_matrix)
-    tiling, pixel_bytes = cut.tiling, cut.measure_pixel(channels)
-    shape = (front + planes + back, halo.top + height + halo.bottom, halo.left + width + halo.right, pixel_bytes)
+    site, source, windows = convolution.site, convolution.source, convolution.windows
+    channels, outputs, values = convolution.channels, convolution.outputs, (source, *filter(None, [epilogue.added]))
+    lines, pixels = convolution.count_lines(is_flat=is_flat)
+    tiling, products = _choose_cut(kind, pixels, channels, outputs, is_image=not is_matrix)
+    unit_bytes = TILE_BYTES if products.startswith("amx") else FLOAT_BYTES
+    pixel_bytes = channels * kind.nbytes if kind.are_bytes else -(-channels * kind.nbytes // unit_bytes) * unit_bytes
     # Pixels lie side by side, so a row of the kernel is a single tap.
-    steps = 1 if windows.dilations[1] == 1 else windows.kernel[1]
-    taps = len(depth_taps) * windows.kernel[0] * steps
-    groups = -(-(windows.kernel[1] // steps * pixel_bytes) // cut.group)
-    lines, depth = 1 if is_single else images if is_flat else images * rows, len(depth_taps) * prod(windows.kernel) * pixel_bytes
-    read_bytes = pixel_bytes * prod(windows.strides)
-    chunks = choose_chunks(tiling, lines=lines, depth=-(-depth // FLOAT_BYTES), pixel_bytes=read_bytes, workers=site.workers)
-    parts = taps if cut.has_sums else len(depth_taps) * prod(windows.kernel)
-    packing = NarrowPacking(tiling.packing, parts, cut.group, kind.dtype, is_turned, is_spread=bool(spread))
-    purpose = ("narrow", kind.dtype, taps, is_turned, cut.group, tiling.vectors, bool(spread))
-    packed = site.weights.pack_lazily((weight,), purpose, packing)
-    bias = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
-    vectors = epilogue.lay_vectors(tiling.padded_outputs)
-    x = site.prototypes[source]
-    of_planes = not is_matrix and x.strides[1] != x.itemsize and x.shape[1] != 1
-    stage = _make_stage(kind, of_planes=of_planes, of_bytes=source in site.shifts)
-    kernel = cut.make_kernel(epilogue)
-    config, own_shift = cut.lay_config(), np.array([0 if kind.reads else kind.shift], np.float32)
-    x_pixel, nbytes = pixel_bytes * windows.strides[1], prod(shape)
+    positions = len(convolution.depth_taps) * prod(windows.kernel)
+    taps = positions // windows.kernel[1] if windows.dilations[1] == 1 else positions
+    parts = taps if kind.are_bytes else positions
+    packing = NarrowPacking(tiling.packing, parts, unit_bytes, kind.dtype, is_turned, is_spread=bool(spread))
+    purpose = ("narrow", kind.dtype, taps, is_turned, unit_bytes, tiling.vectors, bool(spread))
+    packed = convolution.pack_lazily(purpose, packing)
+    bias, vectors = pad_vector(epilogue.bias, outputs, tiling.padded_outputs), epilogue.lay_vectors(tiling.padded_outputs)
+    rows = windows.outputs[0]
 
     def view(array: Array, sizes: tuple[int, ...]) -> Array:
         return array.reshape(sizes).transpose(0, 3, 1, 2) if is_matrix else array
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, shift_memory = view(reads[0], (1, height, 1, channels)), reads[-1] if kind.reads else own_shift
-        others = (view(each, (1, 1, rows, outputs)) for each in (writes[0], *reads[1 : len(values)]))
-        image = scratch[:nbytes].reshape(shape)
-        calls = []
-        for laid, *results in zip(*map(convolution.list_planes, (x, *others)), strict=True):
-            calls.append(call_stage(stage, laid, image, halo, front, shift=shift_memory))
-            for index, (i, j) in enumerate(np.ndindex(down, right)):
-                places = [each[:, :, i::down, j::right] for each in results]
-                call = bind_product(index, image, shift_memory, *places)
-                calls.append(replace(call, keep=(*call.keep, *reads)))
-        return calls
+    stage = make_stage(view(site.prototypes[source], (1, rows, 1, channels)), kind.dtype)
+    staging = convolution.stage(find_overhang(windows), stage, pixel_bytes, np.uint8)
+    own, adds = epilogue.activations, bool(epilogue.added)
+    kernel = make_product(tiling, own, adds=adds, products=products, expression=epilogue.expression)
+    config, own_shift = _lay_config(tiling.pixels), np.array([0 if kind.reads else kind.shift], np.float32)
+    chunks = choose_window_chunks(convolution, tiling, lines, pixel_bytes)
+    product = WindowProduct(
+        convolution, staging, kernel, tiling, chunks, packed, bias, is_flat, pixel_bytes,
+        spread=(1, *(spread or (1, 1))), unit_bytes=unit_bytes, has_sums=kind.are_bytes,
+    )  # fmt: skip
 
-    def bind_product(matrix: int, image: Array, shift_memory: Array, y: Array, addend: Array | None = None) -> NativeCall:
-        plane, row, pixel, _ = image.strides
-        begin = convolution.pick_planes(image)
-        dilation = 0 if convolution.depths is None else convolution.depths.dilations[0]
-        offsets = lay_offsets(windows, row, pixel, steps, [tap * dilation * plane for tap in depth_taps])
-        # A window begins at the begin of the pads, which the halo covers.
-        top, left = (halo.top - max(windows.pads[0][0], 0), halo.left - max(windows.pads[1][0], 0))
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        laid, shift = view(reads[0], (1, rows, 1, channels)), reads[-1] if kind.reads else own_shift
+        others = [view(each, (1, 1, rows, outputs)) for each in (writes[0], *reads[1 : len(values)])]
         numbers = {
-            "x": address_of(begin) + (top * row + left * pixel), "x_image": begin.strides[0], "x_row": row * windows.strides[0],
-            "x_pixel": x_pixel, "offsets": address_of(offsets), "taps": taps, "depth": groups,
-            "w": address_of(packed) + matrix * (packed.nbytes // (down * right)),
-            "block_bytes": cut.measure_block(taps, groups), "bias": address_of(bias),
-            "rows": 1 if is_flat else rows, "shift": address_of(shift_memory), "line": pixels, "config": address_of(config),
-            "vectors": address_of(vectors), "vector_bytes": bias.nbytes,
-            **list_cut(tiling, chunks), **list_strides("y", y), **list_strides("added", addend),
+            "shift": address_of(shift), "line": pixels, "config": address_of(config), "vectors": address_of(vectors),
+            "vector_bytes": bias.nbytes,
         }  # fmt: skip
-        keep = (offsets, packed, bias, vectors, image, y, config, shift_memory, addend)
-        return NativeCall(kernel, tuple(numbers.get(key, 0) for key in (*PARAMETERS, *NARROW_FIELDS)), chunks.count, keep)
+        calls = product.bind((laid, *others), scratch, shift, **numbers)
+        return [replace(call, keep=(*call.keep, *reads, shift, config, vectors)) for call in calls]
 
     # The last rows of a tile of AMX may lie behind the image.
-    scratch_bytes, overwrites = align(nbytes + 2 * TILE_ROWS * x_pixel + TILE_BYTES), list_overwritten(site, source, epilogue.added)
-    reads, kernels = (*values, *kind.reads), (stage, kernel)
-    return Recipe(reads, bind, scratch_bytes, is_channels_last=not is_matrix, overwrites=overwrites, kernels=kernels)
+    behind = align(2 * TILE_ROWS * pixel_bytes * windows.strides[1] + TILE_BYTES)
+    recipe = join_recipe(convolution, epilogue, staging, bind, (kernel,), nbytes=behind)
+    return replace(recipe, reads=(*values, *kind.reads), is_channels_last=not is_matrix)

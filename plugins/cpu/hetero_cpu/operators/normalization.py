@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, prod
+from operator import add
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_exponential_of_negative, emit_logarithm
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, bits_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import join_rows
-from hetero_cpu.operators.pooling import BLOCK, REDUCTIONS, emit_sum, reduce_pixels, reduce_row, visit_block, visit_row
+from hetero_cpu.operators.pooling import BLOCK, REDUCTIONS, reduce_pixels, reduce_row, visit_block, visit_row
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
-from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows
+from hetero_cpu.operators.rows import RowWalk, call_rows, choose_rows_of_chunk, list_rows, make_unit_kernel, plan_call
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
@@ -51,7 +52,7 @@ def _emit_softmax(code: Code, length: Number, addresses: Sequence[Number], own: 
             code.store(y + at, elements, mask=mask)
         return elements
 
-    total = reduce_row(code, length, raise_and_keep, emit_sum, 0.0)
+    total = reduce_row(code, length, raise_and_keep, add, 0.0)
     last = code.spread(emit_logarithm(code, total) if is_logarithm else 1.0 / total)
 
     def write(at: Number, _: int, mask: Mask | None) -> None:
@@ -78,13 +79,13 @@ def _emit_moments(
     (y, x, *operands), count = addresses, code.float_from(length)
     mean = code.constant(0.0)
     if has_mean:
-        mean = code.spread(reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), emit_sum, 0.0) / count)
+        mean = code.spread(reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), add, 0.0) / count)
 
     def square(at: Number, mask: Mask | None) -> Floats:
         centered = code.load(x + at, mask=mask) - mean
         return centered * centered
 
-    variance = code.spread(reduce_row(code, length, square, emit_sum, 0.0) / count)
+    variance = code.spread(reduce_row(code, length, square, add, 0.0) / count)
     factor = 1.0 / code.call_intrinsic("sqrt", variance + own[0])
     numbers = [code.spread(code.load_scalar(operand)) for operand in operands if kind == "r"]
 
@@ -201,56 +202,51 @@ def _plan_pixel_norm(site: Site) -> Recipe | None:
     # A worker has a block of whole lines of the cache, unless there are fewer blocks than workers.
     is_many = is_open(batch) or batch * channels >= BLOCK * width * site.workers
     block = BLOCK if site.workers == 1 or is_many else 1
-    kernel = Kernel(f"pixel_norm_{block}", partial(_emit_pixel_norm, block=block))
+    kernel = make_unit_kernel(f"pixel_norm_{block}", _PIXEL_PARAMETERS, partial(_emit_pixel_norm, block=block), unit="unit")
     epsilon = bits_of(site.node.attributes.get("epsilon", 1e-5))
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x, y = join_rows(reads[0]), join_rows(writes[0])
-        blocks = -(-channels // (block * width))
-        units = batch * blocks
-        units_of_chunk = choose_rows_of_chunk(units, 4 * block * width * prod(x.shape[2:]), site.workers)
-        numbers = {
-            **list_strides("x", x), **list_strides("y", y), "scale": address_of(reads[1]), "bias": address_of(reads[2]),
-            "epsilon": epsilon, "height": x.shape[2], "width": x.shape[3], "blocks": blocks, "units": units,
-            "units_of_chunk": units_of_chunk, "vectors": channels // width, "last": channels % width,
-        }  # fmt: skip
-        return [NativeCall(kernel, tuple(numbers[key] for key in _PIXEL_PARAMETERS), -(-units // units_of_chunk), (x, y, *reads))]
+    blocks = -(-channels // (block * width))
+    units, (height, length) = batch * blocks, join_rows(prototype).shape[2:]
+    units_of_chunk = choose_rows_of_chunk(units, 4 * block * width * height * length, site.workers)
 
-    return Recipe(tuple(site.node.inputs), bind, is_channels_last=True, kernels=(kernel,))
+    def list_numbers(x: Array, scale: Array, bias: Array, y: Array) -> tuple[int, ...]:
+        images = (*list_strides("x", join_rows(x)).values(), *list_strides("y", join_rows(y)).values())
+        places = (*images, address_of(scale), address_of(bias), epsilon, height, length)
+        return (*places, blocks, units, units_of_chunk, channels // width, channels % width)
+
+    chunks = -(-units // units_of_chunk)
+    return plan_call(kernel, tuple(site.node.inputs), chunks, list_numbers, is_channels_last=True)
 
 
-def _emit_pixel_norm(name: str, width: int, *, block: int) -> Code:
+def _emit_pixel_norm(code: Code, p: dict[str, Number], unit: Number, *, block: int) -> None:
     """Emits (x - mean) * scale / sqrt(variance + epsilon) + bias; the variance is the mean of squares of x - mean."""
-    code, p, chunk, _ = begin_kernel(name, width, _PIXEL_PARAMETERS)
-    vector_bytes = width * FLOAT_BYTES
+    vector_bytes = code.width * FLOAT_BYTES
     epsilon = code.spread(code.float_of(p["epsilon"]))
-    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-        image, begin = unit // p["blocks"], unit % p["blocks"] * block
-        count = code.spread(code.float_from(p["height"] * p["width"]))
+    image, begin = unit // p["blocks"], unit % p["blocks"] * block
+    count = code.spread(code.float_from(p["height"] * p["width"]))
 
-        def normalize(vector: Number, vectors: int, mask: Mask | None = None) -> None:
-            channel = vector * vector_bytes  # called inside the loop
-            x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
-            means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum)]
+    def normalize(vector: Number, vectors: int, mask: Mask | None = None) -> None:
+        channel = vector * vector_bytes
+        x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
+        means = [total / count for total in reduce_pixels(code, p, x, vectors, mask, 0.0, add)]
 
-            def square(value: Floats, v: int) -> Floats:
-                return (value - means[v]) * (value - means[v])
+        def square(value: Floats, v: int) -> Floats:
+            return (value - means[v]) * (value - means[v])
 
-            squares = reduce_pixels(code, p, x, vectors, mask, 0.0, emit_sum, square)
-            places = [v * vector_bytes for v in range(vectors)]
-            factors = [
-                code.load(p["scale"] + channel, place, mask=mask) / code.call_intrinsic("sqrt", total / count + epsilon)
-                for place, total in zip(places, squares, strict=True)
-            ]
-            shifts = [code.load(p["bias"] + channel, place, mask=mask) for place in places]
-            with code.loop(0, p["height"]) as row, code.loop(0, p["width"]) as pixel:
-                source, target = (start + row * p[f"{key}_row"] + pixel * p[f"{key}_pixel"] for key, start in (("x", x), ("y", y)))
-                for place, mean, factor, shift in zip(places, means, factors, shifts, strict=True):
-                    centered = code.load(source, place, mask=mask) - mean
-                    code.store(target, code.multiply_add(centered, factor, shift), place, mask=mask)
+        squares = reduce_pixels(code, p, x, vectors, mask, 0.0, add, square)
+        places = [v * vector_bytes for v in range(vectors)]
+        factors = [
+            code.load(p["scale"] + channel, place, mask=mask) / code.call_intrinsic("sqrt", total / count + epsilon)
+            for place, total in zip(places, squares, strict=True)
+        ]
+        shifts = [code.load(p["bias"] + channel, place, mask=mask) for place in places]
+        with code.loop(0, p["height"]) as row, code.loop(0, p["width"]) as pixel:
+            source, target = (start + row * p[f"{key}_row"] + pixel * p[f"{key}_pixel"] for key, start in (("x", x), ("y", y)))
+            for place, mean, factor, shift in zip(places, means, factors, shifts, strict=True):
+                centered = code.load(source, place, mask=mask) - mean
+                code.store(target, code.multiply_add(centered, factor, shift), place, mask=mask)
 
-        visit_block(code, p, begin, block, normalize)
-    return code.finish()
+    visit_block(code, p, begin, block, normalize)
 
 
 _NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from math import inf, prod
+from operator import add
 
 import numpy as np
 
 from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows
 from hetero_cpu.machine.arithmetic import emit_exponential, emit_logarithm
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, find_width
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.compiler import find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import (
@@ -29,7 +30,7 @@ from hetero_cpu.operators.images import (
     stage_image,
 )
 from hetero_cpu.operators.recipe import NO_HALO, Array, Recipe, Site, order_axes
-from hetero_cpu.operators.rows import choose_rows_of_chunk, cut_lines
+from hetero_cpu.operators.rows import choose_rows_of_chunk, cut_lines, make_unit_kernel, plan_call
 from hetero_cpu.operators.windows import TileCode, WindowBody, WindowCall, make_window_kernel, plan_shape
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import value_of
@@ -40,18 +41,8 @@ Combine = Callable[[Floats, Floats], Floats]
 BLOCK, _PHASES = 4, 4
 
 
-def emit_sum(first: Floats, second: Floats) -> Floats:
-    """Returns the sum of both."""
-    return first + second
-
-
-def _emit_maxima(at: TileCode) -> list[list[Floats]]:
-    # A NaN of either side stays.
-    return _emit_windows(at, lambda a, b: a.is_nan().choose(a, (a > b).choose(a, b)))
-
-
 def _emit_means(at: TileCode) -> list[list[Floats]]:
-    sums = _emit_windows(at, emit_sum)
+    sums = _emit_windows(at, add)
     return [[total * at.factors[r, t] for t, total in enumerate(line)] for r, line in enumerate(sums)]
 
 
@@ -114,7 +105,7 @@ class Reduction:
     With `has_edge` the largest element is subtracted before, and added to the result.
     """
 
-    combine: Combine = emit_sum
+    combine: Combine = add
     neutral: float = 0.0
     begin: Callable[[Code, Floats], Floats] = lambda code, x: x
     finish: Callable[[Code, Floats], Floats] = lambda code, total: total
@@ -180,33 +171,20 @@ def plan_reduction(site: Site) -> Recipe | None:
         return _plan_pixels(
             site, operator, lambda array: array.transpose(order).reshape(rows, 1, length, inner).transpose(0, 3, 1, 2)
         )
-    kernel, rows_of_chunk = _make_row_reduction(operator), choose_rows_of_chunk(rows, length, site.workers)
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), address_of(writes[0]), length, rows, rows_of_chunk)
-        return [NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (*reads, *writes))]
-
-    return Recipe((value,), bind, kernels=(kernel,))
+    names, rows_of_chunk = ("x", "y", "length", "rows", "rows_of_chunk"), choose_rows_of_chunk(rows, length, site.workers)
+    kernel = make_unit_kernel(f"{operator.lower()}_rows", names, partial(_emit_row, reduction=REDUCTIONS[operator]))
+    numbers = (length, rows, rows_of_chunk)
+    return plan_call(kernel, (value,), -(-rows // rows_of_chunk), lambda x, y: (address_of(x), address_of(y), *numbers))
 
 
-@cache
-def _make_row_reduction(operator: str) -> Kernel:
-    def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "length", "rows", "rows_of_chunk"))
-        with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as row:
-            x = p["x"] + row * p["length"] * FLOAT_BYTES
+def _emit_row(code: Code, p: dict[str, Number], row: Number, *, reduction: Reduction) -> None:
+    x = p["x"] + row * p["length"] * FLOAT_BYTES
 
-            def reduce(neutral: float, combine: Combine, read: Callable[[Floats, int], Floats]) -> list[Floats]:
-                def load(at: Number, mask: Mask | None) -> Floats:
-                    return read(code.load(x + at, mask=mask), 0)  # called inside the loop
+    def reduce(neutral: float, combine: Combine, read: Callable[[Floats, int], Floats]) -> list[Floats]:
+        return [reduce_row(code, p["length"], lambda at, mask: read(code.load(x + at, mask=mask), 0), combine, neutral)]
 
-                return [reduce_row(code, p["length"], load, combine, neutral)]
-
-            (result,) = REDUCTIONS[operator].emit(code, p["length"], reduce)
-            code.store(p["y"] + row * FLOAT_BYTES, result)
-        return code.finish()
-
-    return Kernel(f"{operator.lower()}_rows", emit)
+    (result,) = reduction.emit(code, p["length"], reduce)
+    code.store(p["y"] + row * FLOAT_BYTES, result)
 
 
 def _plan_images(site: Site, operator: str) -> Recipe | None:
@@ -227,43 +205,35 @@ them."""
 def _plan_pixels(site: Site, operator: str, view: Callable[[Array], Array]) -> Recipe:
     """Returns the recipe of a reduction over the pixels of images (batch, channels, height, width), which `view` makes of the value."""
     # Sums over columns are made row by row, as ONNX Runtime and NumPy make them: some models subtract nearly equal sums.
-    kernel, width = _make_pixel_reduction(operator, _PHASES if view is join_rows else 1), find_width()
+    phases, width = _PHASES if view is join_rows else 1, find_width()
+    emit = partial(_emit_pixels, reduction=REDUCTIONS[operator], phases=phases)
+    kernel = make_unit_kernel(f"{operator.lower()}_pixels_{phases}", _REDUCTION_PARAMETERS, emit, unit="unit")
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x = view(reads[0])
-        batch, channels, height, length = x.shape
-        blocks = -(-channels // (BLOCK * width))
-        units = batch * blocks
-        units_of_chunk = cut_lines(units, value_of(x.size) / width, site.workers)
-        numbers = {
-            **list_strides("x", x), "height": height, "width": length, "y": address_of(writes[0]),
-            "y_image": writes[0].strides[0] if view is join_rows else channels * FLOAT_BYTES, "blocks": blocks, "units": units,
-            "units_of_chunk": units_of_chunk, "vectors": channels // width, "last": channels % width,
-        }  # fmt: skip
-        row = tuple(numbers[key] for key in _REDUCTION_PARAMETERS)
-        return [NativeCall(kernel, row, -(-units // units_of_chunk), (*reads, *writes))]
+    x = view(site.prototypes[site.node.inputs[0]])
+    batch, channels, height, length = x.shape
+    blocks = -(-channels // (BLOCK * width))
+    units = batch * blocks
+    units_of_chunk = cut_lines(units, value_of(x.size) / width, site.workers)
 
-    return Recipe((site.node.inputs[0],), bind, kernels=(kernel,))
+    def list_numbers(x: Array, y: Array) -> tuple[int, ...]:
+        places = (*list_strides("x", view(x)).values(), height, length, address_of(y))
+        y_image = y.strides[0] if view is join_rows else channels * FLOAT_BYTES
+        return (*places, y_image, blocks, units, units_of_chunk, channels // width, channels % width)
+
+    return plan_call(kernel, (site.node.inputs[0],), -(-units // units_of_chunk), list_numbers)
 
 
-@cache
-def _make_pixel_reduction(operator: str, phases: int) -> Kernel:
-    def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, _REDUCTION_PARAMETERS)
-        with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-            image, block = unit // p["blocks"], unit % p["blocks"]
+def _emit_pixels(code: Code, p: dict[str, Number], unit: Number, *, reduction: Reduction, phases: int) -> None:
+    image, block = unit // p["blocks"], unit % p["blocks"]
 
-            def work(vector: Number, count: int, mask: Mask | None = None) -> None:
-                channel = vector * (width * FLOAT_BYTES)  # called inside the loop
-                x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
-                reduce = partial(reduce_pixels, code, p, x, count, mask, phases=phases)
-                for v, total in enumerate(REDUCTIONS[operator].emit(code, p["height"] * p["width"], reduce)):
-                    code.store(y, total, v * width * FLOAT_BYTES, mask=mask)
+    def work(vector: Number, count: int, mask: Mask | None = None) -> None:
+        channel = vector * (code.width * FLOAT_BYTES)
+        x, y = (p[key] + image * p[f"{key}_image"] + channel for key in ("x", "y"))
+        reduce = partial(reduce_pixels, code, p, x, count, mask, phases=phases)
+        for v, total in enumerate(reduction.emit(code, p["height"] * p["width"], reduce)):
+            code.store(y, total, v * code.width * FLOAT_BYTES, mask=mask)
 
-            visit_block(code, p, block * BLOCK, BLOCK, work)
-        return code.finish()
-
-    return Kernel(f"{operator.lower()}_pixels_{phases}", emit)
+    visit_block(code, p, block * BLOCK, BLOCK, work)
 
 
 def visit_block(code: Code, p: Mapping[str, Number], begin: Number, block: int, work: Callable[..., None]) -> None:
@@ -343,7 +313,9 @@ def _make_call(site: Site, windows: Windows) -> WindowCall | None:
     if shape is None:
         return None
     if not is_mean:
-        kernel = make_window_kernel(shape, WindowBody("max", _emit_maxima))
+        # A NaN of either side stays.
+        emit = partial(_emit_windows, combine=lambda a, b: a.is_nan().choose(a, (a > b).choose(a, b)))
+        kernel = make_window_kernel(shape, WindowBody("max", emit))
         return WindowCall(kernel, shape, windows, width, -np.inf, site.workers, {})
     counts_pads = bool(site.node.attributes.get("count_include_pad", 0))
     counts = {}
@@ -414,15 +386,9 @@ def _read_windows(site: Site) -> Windows | None:
         return None
     if any(node.outputs[1:]) or node.attributes.get("auto_pad", "NOTSET") not in AUTO_PADS:
         return None
-    windows = lay_windows(
-        site.shape(source)[2:],
-        node.attributes["kernel_shape"],
-        auto_pad=node.attributes.get("auto_pad", "NOTSET"),
-        pads=node.attributes.get("pads"),
-        strides=node.attributes.get("strides"),
-        dilations=node.attributes.get("dilations"),
-        ceil_mode=node.attributes.get("ceil_mode", 0),
-    )
+    names = _ATTRIBUTES - {"count_include_pad", "kernel_shape", "storage_order"}
+    geometry = {name: value for name, value in node.attributes.items() if name in names}
+    windows = lay_windows(site.shape(source)[2:], node.attributes["kernel_shape"], **geometry)
     expected = site.types[node.outputs[0]].shape
     return windows if expected == (*site.shape(source)[:2], *windows.outputs) and 0 not in expected else None
 

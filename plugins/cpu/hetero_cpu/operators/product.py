@@ -12,10 +12,10 @@ from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
-from hetero_cpu.operators.elementwise import Expression, ExpressionReader, read_activation
+from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, ExpressionReader, read_activation
 from hetero_cpu.operators.images import Convolution, Staging, has_channel_vectors
 from hetero_cpu.operators.layout import Copy, plan_copy
-from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, ProductShape, list_cut, make_product
+from hetero_cpu.operators.product_kernel import PARAMETERS, PIECE_PARAMETERS, list_cut, make_product
 from hetero_cpu.operators.recipe import Bind, Halo, Recipe, Site
 from hetero_cpu.operators.tiling import ColumnPacking, Tiling, choose_chunks, choose_pieces, choose_tiling, pad_vector
 from hetero_cpu.symbols.arrays import lay_empty
@@ -32,7 +32,7 @@ class NativeEpilogue:
     bias: Array | None
     added: str = ""
     activations: tuple[Activation, ...] = ()
-    expression: Expression | None = None
+    expression: Expression = PLAIN_EXPRESSION
     vectors: tuple[Array, ...] = ()
 
     def lay_vectors(self, size: int) -> Array:
@@ -44,8 +44,8 @@ class NativeEpilogue:
         return not self.added or has_channel_vectors(site.prototypes[self.added], of_bytes=self.added in site.shifts)
 
 
-def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
-    """Returns the epilogue of a product with `outputs` channels; None if the kernel cannot compute it."""
+def read_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
+    """Returns the epilogue of a product with `outputs` channels, and the expression behind it; None if the kernel cannot compute it."""
     added, activations = "", []
     shape = site.types[site.group.outputs[0]].shape
     for extra in site.group.product.epilogue:
@@ -62,14 +62,12 @@ def read_native_epilogue(site: Site, bias: Array | None, outputs: int, *, channe
             added = extra.value
         else:
             return None
-    return NativeEpilogue(bias, added, tuple(activations))
+    own = NativeEpilogue(bias, added, tuple(activations))
+    return _read_expression(site, own, outputs, channel_axis) if site.group.chained else own
 
 
-def read_chained_epilogue(site: Site, bias: Array | None, outputs: int, *, channel_axis: int) -> NativeEpilogue | None:
-    """Returns the epilogue of a product with the expression behind it; None if the kernel cannot compute it."""
-    group, own = site.group, read_native_epilogue(site, bias, outputs, channel_axis=channel_axis)
-    if own is None or not group.chained:
-        return own
+def _read_expression(site: Site, own: NativeEpilogue, outputs: int, channel_axis: int) -> NativeEpilogue | None:
+    group = site.group
     (product,), nodes = group.product.outputs, [extra.node for extra in group.epilogue[-group.chained :]]
     shape = site.types[product].shape or ()
     reader = ExpressionReader.of_site(site, product)
@@ -161,34 +159,15 @@ def plan_native_product(site: Site) -> Recipe | None:
     shape = site.shape(source)
     if len(shape) < 2 or shape[-1] != depth:
         return None
-    epilogue = read_native_epilogue(site, bias, outputs, channel_axis=-1)
+    epilogue = read_epilogue(site, bias, outputs, channel_axis=-1)
     if epilogue is None:
         return None
-    added = (epilogue.added,) if epilogue.added else ()
-    if any(not site.prototypes[value].flags.c_contiguous for value in added):
+    if epilogue.added and not site.prototypes[epilogue.added].flags.c_contiguous:
         return None
-    rows_product = plan_rows(
+    return plan_rows(
         site, source, (weight,), outputs, epilogue,
         purpose=("product", is_turned), packing_of=lambda tiling: ColumnPacking(tiling.packing, is_turned),
     )  # fmt: skip
-    if rows_product is None:
-        return None
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        assert writes[0].flags.c_contiguous
-        return rows_product.bind(reads[0], writes[0], reads[1] if added else None, scratch)
-
-    overwrites = list_overwritten(site, source, epilogue.added)
-    return Recipe((source, *added), bind, rows_product.scratch, overwrites=overwrites, kernels=rows_product.kernels)
-
-
-@dataclass(frozen=True, slots=True)
-class RowProduct:
-    """A product of all rows of a value, as a part of a step: `bind` takes source, result, addend and working memory."""
-
-    bind: Callable[[Array, Array, Array | None, Array], list[NativeCall]]
-    scratch: int
-    kernels: tuple[Kernel, ...]
 
 
 def plan_rows(
@@ -200,8 +179,9 @@ def plan_rows(
     *,
     purpose: tuple[object, ...],
     packing_of: Callable[[Tiling], Callable[..., Array]],
-) -> RowProduct | None:
-    """Returns the product of the rows of `source` and the matrix of `outputs` columns that `packing_of` packs of the weights."""
+) -> Recipe | None:
+    """Returns the recipe of the product of the rows of `source` and the matrix of `outputs` columns that `packing_of` packs of the
+    weights; its result is in C order, and so is an addend."""
     shape, adds = site.shape(source), bool(epilogue.added)
     rows, depth = prod(shape[:-1]), shape[-1]
     staging: Copy | None = None
@@ -216,22 +196,23 @@ def plan_rows(
     padded = pad_vector(epilogue.bias, outputs, tiling.padded_outputs)
     pieces, piece_depth = choose_pieces(depth)
     prefetches, splits = tiling.count_prefetches(tiling.tiles), pieces > 1
-    kernel = make_product(ProductShape.of_tiling(tiling, epilogue.activations, adds=adds, prefetches=prefetches, splits=splits))
+    kernel = make_product(tiling, epilogue.activations, adds=adds, prefetches=prefetches, splits=splits)
     offsets, zeros = np.zeros(1, np.int64), pad_vector(None, 0, tiling.vectors * tiling.width)
 
-    def bind(laid: Array, y: Array, added: Array | None, scratch: Array) -> list[NativeCall]:
-        x = laid if staging is None else cut_scratch(scratch, [shape])[0]
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+        x = reads[0] if staging is None else cut_scratch(scratch, [shape])[0]
         numbers = {
             "x": address_of(x), "x_pixel": depth * 4, "offsets": address_of(offsets), "taps": 1, "depth": piece_depth,
             "w": address_of(packed), "block_bytes": depth * tiling.vectors * tiling.width * 4, "bias": address_of(padded),
-            "y": address_of(y), "y_pixel": outputs * 4, "added": 0 if added is None else address_of(added), "added_pixel": outputs * 4,
+            "y": address_of(writes[0]), "y_pixel": outputs * 4, "added": address_of(reads[1]) if adds else 0, "added_pixel": outputs * 4,
             "rows": 1, "pieces": pieces, "last_depth": depth - (pieces - 1) * piece_depth, "zeros": address_of(zeros),
             **list_cut(tiling, chunks),
         }  # fmt: skip
         names = (*PARAMETERS, *PIECE_PARAMETERS) if pieces > 1 else PARAMETERS
-        keep = (offsets, zeros, packed, padded, x, y, laid, added)
-        staged = [] if staging is None else [staging.bind(x, laid)]
+        keep = (offsets, zeros, packed, padded, x, *reads, *writes)
+        staged = [] if staging is None else [staging.bind(x, reads[0])]
         return [*staged, NativeCall(kernel, tuple(numbers.get(key, 0) for key in names), chunks.count, keep)]
 
-    kernels = (kernel,) if staging is None else (staging.kernel, kernel)
-    return RowProduct(bind, 0 if staging is None else measure_scratch([shape]), kernels)
+    kernels, nbytes = ((kernel,), 0) if staging is None else ((staging.kernel, kernel), measure_scratch([shape]))
+    overwrites = list_overwritten(site, source, epilogue.added)
+    return Recipe((source, *filter(None, [epilogue.added])), bind, nbytes, overwrites=overwrites, kernels=kernels)

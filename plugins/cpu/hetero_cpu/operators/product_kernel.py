@@ -9,17 +9,17 @@ tile of a row; a chunk is a range of units for a range of blocks. Inside a chunk
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hetero_cpu.machine.arithmetic import Activation, emit_activations
+from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Integers, Mask, Number
-from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, emit_behind, load_operand, store_result
+from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, store_product
 from hetero_cpu.operators.tiling import Chunks, Tiling
 
 # A pointer to pixel 0 or 9, plus 0, 1, 2, 4 or 8 times a register with a multiple of the stride: (pointer, multiple, factor).
@@ -78,14 +78,8 @@ class Tile:
     activations: tuple[Activation, ...] = ()
     products: str = ""
     """Those of narrow numbers that it is made of, as `find_byte_products` and `find_half_products` name them; empty for float32."""
-    expression: Expression | None = None
+    expression: Expression = PLAIN_EXPRESSION
     """Of narrow numbers: the result is this of the sum, of vectors, and of what is otherwise added."""
-
-    @property
-    def kind_of_added(self) -> str:
-        """That of an operand of an expression."""
-        place = None if self.expression is None else self.expression.find_other()
-        return "v" if self.expression is None or place is None else self.expression.kinds[place]
 
     @property
     def are_bytes(self) -> bool:
@@ -97,7 +91,7 @@ class Tile:
         """The kernel's name, which no kernel of other parameters has."""
         activations = "".join(f"_{activation.name}" for activation in self.activations)
         flags = f"p{self.prefetches}" * (self.prefetches > 0) + "m" * self.is_masked + "a" * self.adds
-        activations += f"_{self.expression.name}" if self.expression else ""
+        activations += f"_{self.expression.name}" if self.expression.instructions else ""
         return f"{self.products}{self.pixels}x{self.vectors}{flags}{activations}"
 
 
@@ -160,7 +154,7 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
             advance(1)
     finish = _emit_float_conversion(code, tile) if tile.are_bytes else None
     mask = code.mask_first(last) if tile.is_masked else None
-    memory = code.reserve(tile.pixels * step // 8) if tile.expression else None
+    memory = code.reserve(tile.pixels * step // 8) if tile.expression.instructions else None
     for m in range(tile.pixels):
         for j in range(tile.vectors):
             total = sums[m][j].get()
@@ -171,44 +165,36 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
                 code.store(memory, result, m * step + j * vector_bytes)
     if memory is not None:
         # A loop: an expression for each pixel would be long to compile.
-        evaluate = _emit_expression(code, tile)
+        vectors = _load_vectors(code, tile)
         with code.loop(0, tile.pixels) as pixel:
             for j in range(tile.vectors):
                 result = code.load(memory + pixel * step, j * vector_bytes)
-                _emit_result(code, tile, result, j, mask, y + y_pixel * pixel, added + added_pixel * pixel, evaluate)
+                _emit_result(code, tile, result, j, mask, y + y_pixel * pixel, added + added_pixel * pixel, vectors)
     code.finish()
 
 
-_Evaluate = Callable[[Floats, Floats | None, int], Floats]
+_Vectors = Sequence[Sequence[Floats]]
 
 
 def _emit_result(
-    code: Code, tile: Tile, result: Floats, j: int, mask: Mask | None, y: Number, added: Number, evaluate: _Evaluate | None = None
+    code: Code, tile: Tile, result: Floats, j: int, mask: Mask | None, y: Number, added: Number, vectors: _Vectors = ()
 ) -> None:
     """Writes vector j of a pixel."""
-    element, guard, expression = j * code.width, mask if j == tile.vectors - 1 else None, tile.expression or PLAIN_EXPRESSION
-    other = load_operand(code, tile.kind_of_added, added, element, guard) if tile.adds else None
-    if expression.find_other() is None:
-        result, other = result if other is None else result + other, None
-    result = emit_activations(code, tile.activations, result)
-    store_result(code, expression, y, element, result if evaluate is None else evaluate(result, other, j), guard)
+    constants, guard = [own[j % len(own)] for own in vectors], mask if j == tile.vectors - 1 else None
+    addend = added if tile.adds else None
+    store_product(code, tile.expression, tile.activations, constants, result, y=y, added=addend, element=j * code.width, mask=guard)
 
 
-def _emit_expression(code: Code, tile: Tile) -> _Evaluate | None:
-    """Returns the function of a sum, what is added and the number of its vector that is the tile's expression; None without one.
-
-    Of its operands the first is the sum; "v" or "b" is what is added, "c" a vector of channels, "s" a number, which fills a vector, too.
-    """
-    if tile.expression is None:
-        return None
-    expression, p = tile.expression, dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
+def _load_vectors(code: Code, tile: Tile) -> _Vectors:
+    """Returns the constants of the tile's expression: "c" is a vector of channels, "s" a number, which fills a vector, too."""
+    p = dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
     vectors: list[list[Floats]] = []
-    for kind in expression.kinds:
+    for kind in tile.expression.kinds:
         if kind in "cs":
             begin = p["vectors"] + p["vector_bytes"] * len(vectors)
             places = [j * code.width * FLOAT_BYTES for j in range(tile.vectors if kind == "c" else 1)]
             vectors.append([code.load(begin, place) for place in places])
-    return lambda result, other, j: emit_behind(code, expression, [own[j % len(own)] for own in vectors], result, other)
+    return vectors
 
 
 def _emit_float_conversion(code: Code, tile: Tile) -> Callable[[Integers, int], Floats]:
@@ -256,13 +242,13 @@ def _emit_matrix_tile(code: Code, tile: Tile) -> None:
         convert = _emit_float_conversion(code, tile)
     else:
         biases = [code.load(p["bias"], j * TILE_BYTES) for j in range(tile.vectors)]
-    mask, evaluate = code.mask_first(p["last"]) if tile.is_masked else None, _emit_expression(code, tile)
+    mask, vectors = code.mask_first(p["last"]) if tile.is_masked else None, _load_vectors(code, tile)
     with code.loop(0, p["count"]) as m:
         row = memory + m * step
         for j in range(tile.vectors):
             place = j * TILE_BYTES
             result = convert(code.load_integers(row, place), j) if tile.are_bytes else code.load(row, place) + biases[j]
-            _emit_result(code, tile, result, j, mask, p["y"] + p["y_pixel"] * m, p["added"] + p["added_pixel"] * m, evaluate)
+            _emit_result(code, tile, result, j, mask, p["y"] + p["y_pixel"] * m, p["added"] + p["added_pixel"] * m, vectors)
     code.finish()
 
 
@@ -286,51 +272,16 @@ NARROW_FIELDS = ("shift", "line", "config", "vectors", "vector_bytes")
 """Further fields of narrow numbers: see NARROW_PARAMETERS; the pixels of a line; the address of the shapes of AMX's tiles."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProductShape:
-    """The compiled-in part of a product: pixels of a tile, whether some have a pixel less, vectors of a block and of the last block."""
+def make_product(tiling: Tiling, activations: tuple[Activation, ...], *, splits: bool = False, **more: Any) -> Kernel:
+    """Returns the kernel of a product that is cut so; `more` are fields of its tiles.
 
-    pixels: int
-    has_short_tiles: bool
-    vectors: int
-    last_vectors: int
-    is_masked: bool
-    adds: bool
-    activations: tuple[Activation, ...]
-    prefetches: int = 0
-    splits: bool = False
-    """Whether sums are made in pieces, in order for all pixels of a chunk: the data of a piece stays near, errors stay small."""
-    products: str = ""
-    """Those of narrow numbers that it is made of, as of a `Tile`."""
-    expression: Expression | None = None
-    """That of a `Tile`."""
-
-    def count_bytes(self) -> tuple[int, int]:
-        """Returns the bytes of an element of the result, and of what is added."""
-        is_narrow = self.expression is not None and self.expression.is_narrow
-        is_added_narrow = self.make_tile(self.pixels, self.vectors).kind_of_added == "b"
-        return 1 if is_narrow else FLOAT_BYTES, 1 if is_added_narrow else FLOAT_BYTES
-
-    @classmethod
-    def of_tiling(cls, tiling: Tiling, activations: tuple[Activation, ...], *, adds: bool, **more: Any) -> ProductShape:
-        """Returns the shape of a product that is cut so; `more` are its last fields."""
-        cut = (tiling.pixels, tiling.has_short_tiles, tiling.vectors, tiling.last_vectors, tiling.is_masked)
-        return cls(*cut, adds, activations, **more)
-
-    def make_tile(self, pixels: int, vectors: int, **changed: Any) -> Tile:
-        """Returns a tile of the product; `changed` are fields in which it differs."""
-        fields = {
-            "prefetches": self.prefetches, "is_masked": self.is_masked, "adds": self.adds, "activations": self.activations,
-            "products": self.products, "expression": self.expression,
-        }  # fmt: skip
-        return Tile(pixels, vectors, **{**fields, **changed})
-
-
-def make_product(shape: ProductShape) -> Kernel:
-    """Returns the kernel of a shape."""
-    name = shape.make_tile(shape.pixels, shape.vectors).name + "_in_pieces" * shape.splits
-    title = f"product_{name}_{shape.last_vectors}{'s' * shape.has_short_tiles}"
-    return Kernel(title, partial(_emit_product, shape=shape))
+    If it `splits`, sums are made in pieces, in order for all pixels of a chunk: the data of a piece stays near, errors stay small.
+    """
+    tile = Tile(tiling.pixels, tiling.vectors, is_masked=tiling.is_masked, activations=activations, **more)
+    has_short_tiles = tiling.has_short_tiles and not tile.products.startswith("amx")
+    title = f"product_{tile.name}{'_in_pieces' * splits}_{tiling.last_vectors}{'s' * has_short_tiles}"
+    emit = partial(_emit_product, tile=tile, has_short_tiles=has_short_tiles, last_vectors=tiling.last_vectors, splits=splits)
+    return Kernel(title, emit)
 
 
 def list_cut(tiling: Tiling, chunks: Chunks) -> dict[str, int]:
@@ -341,27 +292,31 @@ def list_cut(tiling: Tiling, chunks: Chunks) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _emit_product(name: str, width: int, shape: ProductShape) -> Code:
-    names = (*PARAMETERS, *PIECE_PARAMETERS * shape.splits, *NARROW_FIELDS * bool(shape.products))
+def _emit_product(name: str, width: int, *, tile: Tile, has_short_tiles: bool, last_vectors: int, splits: bool) -> Code:
+    names = (*PARAMETERS, *PIECE_PARAMETERS * splits, *NARROW_FIELDS * bool(tile.products))
     code, p, chunk, _ = begin_kernel(name, width, names)
-    if shape.products.startswith("amx"):
+    if tile.products.startswith("amx"):
         code.use_tiles(p["config"])
-    has_other_last = shape.last_vectors != shape.vectors or shape.is_masked
+    has_other_last = last_vectors != tile.vectors or tile.is_masked
     first_unit = (chunk % p["unit_chunks"]) * p["units_of_chunk"]
     last_unit = (first_unit + p["units_of_chunk"]).at_most(p["units"])
     first_block = (chunk // p["unit_chunks"]) * p["blocks_of_chunk"]
     last_block = (first_block + p["blocks_of_chunk"]).at_most(p["blocks"])
+    are_bytes = tile.expression.is_narrow, tile.expression.kind_of_other == "b"
+    bytes_of_y, bytes_of_added = (1 if is_byte else FLOAT_BYTES for is_byte in are_bytes)
 
     def walk(piece: Number, block: Number, is_last: bool) -> None:
-        block_channels = block * (shape.vectors * width * FLOAT_BYTES)
-        block_of_y, block_of_added = (block * (shape.vectors * width * nbytes) for nbytes in shape.count_bytes())
-        vectors = shape.last_vectors if is_last else shape.vectors
-        fetched_bytes = p["depth"] * (shape.vectors * width * FLOAT_BYTES) if shape.splits else p["block_bytes"]
+        columns = tile.vectors * width
+        block_channels = block * (columns * FLOAT_BYTES)
+        block_of_y, block_of_added = block * (columns * bytes_of_y), block * (columns * bytes_of_added)
+        own = replace(tile, is_masked=tile.is_masked and is_last, adds=tile.adds or splits)
+        own = replace(own, vectors=last_vectors) if is_last else own
+        fetched_bytes = p["depth"] * (columns * FLOAT_BYTES) if splits else p["block_bytes"]
         with code.loop(first_unit, last_unit) as unit:
             line, place = unit // p["tiles"], unit % p["tiles"]
             image, y_row = line // p["rows"], line % p["rows"]
-            pixel = place * shape.pixels
-            if shape.has_short_tiles:
+            pixel = place * tile.pixels
+            if has_short_tiles:
                 pixel = pixel - (place - p["long_tiles"]).at_least(0)
             x = p["x"] + image * p["x_image"] + y_row * p["x_row"] + pixel * p["x_pixel"]
             y = p["y"] + image * p["y_image"] + y_row * p["y_row"] + pixel * p["y_pixel"] + block_of_y
@@ -372,31 +327,29 @@ def _emit_product(name: str, width: int, shape: ProductShape) -> Code:
                 "ahead": p["w"] + (block + 1) * p["block_bytes"] + unit * (fetched_bytes // p["units"]),
                 "added": added, "added_pixel": p["added_pixel"], "last": p["last"],
             }  # fmt: skip
-
-            if shape.products:
-                arguments |= {"shift": p["shift"], "count": (p["line"] - pixel).at_most(shape.pixels)}
+            if tile.products:
+                arguments |= {"shift": p["shift"], "count": (p["line"] - pixel).at_most(tile.pixels)}
                 arguments |= {"vectors": p["vectors"] + block_channels, "vector_bytes": p["vector_bytes"]}
-            if shape.splits:
-                arguments |= _pick_piece(code, p, arguments, piece, vectors, adds=shape.adds)
+            if splits:
+                arguments |= _pick_piece(code, p, arguments, piece, own.vectors, adds=tile.adds)
 
             def call_with(activations: tuple[Activation, ...], pixels: int) -> None:
-                changed = {"is_masked": shape.is_masked and is_last, "adds": shape.adds or shape.splits, "activations": activations}
-                call_tile(code, shape.make_tile(pixels, vectors, **changed), **arguments)  # called inside the loop
+                call_tile(code, replace(own, pixels=pixels, activations=activations), **arguments)  # called inside the loop
 
             def call(pixels: int) -> None:
-                if shape.splits and shape.activations:
-                    code.emit_either(piece.equals(p["pieces"] - 1), partial(call_with, pixels=pixels), shape.activations, ())
+                if splits and tile.activations:
+                    code.emit_either(piece.equals(p["pieces"] - 1), partial(call_with, pixels=pixels), tile.activations, ())
                 else:
-                    call_with(shape.activations, pixels)
+                    call_with(tile.activations, pixels)
 
-            if shape.has_short_tiles:
-                code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)
+            if has_short_tiles:
+                code.emit_either(place < p["long_tiles"], call, tile.pixels, tile.pixels - 1)
             else:
-                call(shape.pixels)
+                call(tile.pixels)
 
-    with code.loop(0, p["pieces"]) if shape.splits else nullcontext(code.number(0)) as piece:
+    with code.loop(0, p["pieces"]) if splits else nullcontext(code.number(0)) as piece:
         code.visit_blocks(first_block, last_block, p["blocks"], partial(walk, piece), has_other_last=has_other_last)
-    if shape.products.startswith("amx"):
+    if tile.products.startswith("amx"):
         code.release_tiles()
     return code.finish()
 

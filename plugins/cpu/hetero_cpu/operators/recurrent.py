@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +21,9 @@ from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel, find_byte_products, find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.images import emit_copy, emit_zeros
+from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.narrow_product import NarrowPacking
-from hetero_cpu.operators.product import NativeEpilogue, RowProduct, plan_rows
+from hetero_cpu.operators.product import NativeEpilogue, plan_rows
 from hetero_cpu.operators.product_kernel import Tile, call_tile
 from hetero_cpu.operators.recipe import Recipe, Site
 from hetero_cpu.operators.tiling import Tiling, cut_pixels, pack_columns
@@ -128,7 +129,7 @@ def plan_recurrence(site: Site) -> Recipe | None:
     biases = np.zeros((2, directions, gates * hidden), np.float32) if b is None else b.reshape(directions, 2, -1).swapaxes(0, 1)
     fill = partial(_fill_gates, gates=gates, columns=columns, width=width)
     of_input, of_state = map(fill, biases)
-    product: RowProduct | None = None
+    product: Recipe | None = None
     sources: list[tuple[Array, ...]] = [(r,)]
     scales: list[Array] = []
     products, depths = "", (features, hidden)
@@ -161,7 +162,7 @@ def plan_recurrence(site: Site) -> Recipe | None:
     row_chunks = 1 if has_codes else -(-batch // rows)
     block_bytes = [(depth + bool(products)) * _VECTORS * width * FLOAT_BYTES for depth in depths]
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
         sums, state, *staged = cut_scratch(scratch, shapes)
         given, outputs = dict(zip(computed, reads[1:], strict=True)), dict(zip(node.writes, writes, strict=True))
         starts = [given.get(name) if constant is None else np.ascontiguousarray(constant) for name, constant in firsts]
@@ -187,7 +188,7 @@ def plan_recurrence(site: Site) -> Recipe | None:
         keep = (offsets, of_input, of_state, *packed, scratch, *scales, *reads, *writes, *starts)
         fields = (*_FIELDS, *_CODE_FIELDS * has_codes)
         call = NativeCall(kernel, tuple(numbers.get(key, 0) for key in fields), directions * row_chunks, keep)
-        before = [] if product is None else product.bind(reads[0], sums, None, scratch[measure_scratch(shapes) :])
+        before = [] if product is None else product.bind(reads[:1], [sums], scratch[measure_scratch(shapes) :])
         return [*before, call]
 
     others = (0, ()) if product is None else (product.scratch, product.kernels)
@@ -230,7 +231,8 @@ def _emit(name: str, width: int, *, kind: str, activations: tuple[str, ...], row
             with code.either(p[array].equals(0)) as (absent, present):
                 with absent:
                     if is_start:
-                        emit_zeros(code, own, p["hidden"] * FLOAT_BYTES)
+                        zeros = code.constant(0.0)
+                        code.visit_vectors(p["hidden"], lambda i, mask: code.store(own + i * FLOAT_BYTES, zeros, mask=mask))
                 with present:
                     emit_copy(code, *((own, other) if is_start else (other, own)), p["hidden"] * FLOAT_BYTES)
 

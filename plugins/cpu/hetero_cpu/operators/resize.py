@@ -11,13 +11,13 @@ import numpy as np
 from hetero_core.kernels.operators.resize import Axis, Sampling, find_taps, legacy_sampling
 from hetero_core.network.graph import Node
 from hetero_cpu.machine.calls import Array, NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, find_width
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
-from hetero_cpu.machine.terms import Mask, Number
+from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import bind_staging, has_channel_vectors, join_pixels, join_planes, may_join, stage_image
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import cut_lines
+from hetero_cpu.operators.rows import cut_lines, make_unit_kernel
 from hetero_cpu.symbols.arrays import lay_table
 from hetero_cpu.symbols.sizes import is_open, value_of
 
@@ -30,38 +30,38 @@ Offsets, in bytes, and weights: of each row and each column of y, for each tap."
 
 
 def _make_kernel(down: int, right: int) -> Kernel:
-    return Kernel(f"resample_{down}x{right}", lambda name, width: _emit(name, width, down, right))
+    return make_unit_kernel(f"resample_{down}x{right}", PARAMETERS, partial(_emit, down=down, right=right), unit="line")
 
 
-def _emit(name: str, width: int, down: int, right: int) -> Code:
+def _emit(code: Code, p: dict[str, Number], line: Number, *, down: int, right: int) -> None:
     """Emits y[r, c, k] = sum over i < down, j < right of row_weights[r, i] * column_weights[c, j] * x[rows[r, i], columns[c, j], k].
 
     The weights of a single tap are not read.
     """
-    code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
-    one = code.constant(1.0, 1)
-    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
-        image, place = line // p["rows"], line % p["rows"]
-        x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"] + place * p["y_row"]
-        lines = [x + code.load_number(p["row_offsets"] + place * (8 * down), 8 * i) for i in range(down)]
-        weights = p["row_weights"] + place * (FLOAT_BYTES * down)
-        downs = [code.load_scalar(weights, FLOAT_BYTES * i) for i in range(down)] if down > 1 else [one]
-        with code.loop(0, p["pixels"]) as pixel:
-            target = y + pixel * p["y_pixel"]
-            columns = [code.load_number(p["column_offsets"] + pixel * (8 * right), 8 * j) for j in range(right)]
-            weights = p["column_weights"] + pixel * (FLOAT_BYTES * right)
-            rights = [code.load_scalar(weights, FLOAT_BYTES * j) for j in range(right)] if right > 1 else [one]
-            sources = [start + column for start in lines for column in columns]
-            factors = [code.spread(above * beside) for above in downs for beside in rights]
+    image, place = line // p["rows"], line % p["rows"]
+    x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"] + place * p["y_row"]
+    lines, downs = _load_taps(code, p, "row", place, down)
+    starts = [x + line for line in lines]
+    with code.loop(0, p["pixels"]) as pixel:
+        target = y + pixel * p["y_pixel"]
+        columns, rights = _load_taps(code, p, "column", pixel, right)
+        sources = [start + column for start in starts for column in columns]
+        factors = [code.spread(above * beside) for above in downs for beside in rights]
 
-            def add(channel: Number, mask: Mask | None) -> None:
-                total = code.load(sources[0] + channel * FLOAT_BYTES, mask=mask) * factors[0]  # called inside the loop
-                for source, weight in zip(sources[1:], factors[1:], strict=True):  # as above
-                    total = code.multiply_add(code.load(source + channel * FLOAT_BYTES, mask=mask), weight, total)
-                code.store(target + channel * FLOAT_BYTES, total, mask=mask)  # as above
+        def add(channel: Number, mask: Mask | None) -> None:
+            total = code.load(sources[0] + channel * FLOAT_BYTES, mask=mask) * factors[0]  # called inside the loop
+            for source, weight in zip(sources[1:], factors[1:], strict=True):  # as above
+                total = code.multiply_add(code.load(source + channel * FLOAT_BYTES, mask=mask), weight, total)
+            code.store(target + channel * FLOAT_BYTES, total, mask=mask)  # as above
 
-            code.visit_vectors(p["channels"], add)
-    return code.finish()
+        code.visit_vectors(p["channels"], add)
+
+
+def _load_taps(code: Code, p: dict[str, Number], axis: str, place: Number, taps: int) -> tuple[list[Number], list[Floats]]:
+    """Returns the offsets and the weights of the taps of a row or a column."""
+    offsets, weights = p[f"{axis}_offsets"] + place * (8 * taps), p[f"{axis}_weights"] + place * (FLOAT_BYTES * taps)
+    factors = [code.load_scalar(weights, FLOAT_BYTES * i) for i in range(taps)] if taps > 1 else [code.constant(1.0, 1)]
+    return [code.load_number(offsets, 8 * i) for i in range(taps)], factors
 
 
 _ATTRIBUTES = {
@@ -126,8 +126,8 @@ def _bind_image(site: Site, kernel: Kernel, x: Array, y: Array, samplings: Sampl
     numbers, tables = {"row_weights": 0, "column_weights": 0}, []
     for axis, name in ((2, "row"), (3, "column")):
         purpose = samplings[axis - 2], scales[axis - 2]
-        for part, make in (("offsets", _make_offsets), ("weights", _make_weights))[: _TAPS[purpose[0].mode]]:
-            tables.append(lay_table(partial(make, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
+        for part in ("offsets", "weights")[: _TAPS[purpose[0].mode]]:
+            tables.append(lay_table(partial(_make_taps, part, *purpose), (x.shape[axis], y.shape[axis], x.strides[axis])))
             numbers[f"{name}_{part}"] = address_of(tables[-1])
     lines = batch * height
     lines_of_chunk = cut_lines(lines, value_of(y.size) / find_width() * 4 * _TAPS[samplings[0].mode], site.workers)
@@ -172,12 +172,10 @@ def _read_samplings(node: Node, scales: Scales | None) -> Samplings | None:
     return (Sampling(mode, transformation, nearest, exclude_outside=excludes),) * len(scales)
 
 
-def _make_offsets(sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:
-    return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[0] * stride)
-
-
-def _make_weights(sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:
-    return np.ascontiguousarray(_find_taps(sampling, scale, size, output)[1], np.float32)
+def _make_taps(part: str, sampling: Sampling, scale: float | None, size: int, output: int, stride: int) -> Array:
+    """Returns the "offsets" or the "weights" of each tap."""
+    positions, weights = _find_taps(sampling, scale, size, output)
+    return np.ascontiguousarray(positions * stride if part == "offsets" else weights.astype(np.float32))
 
 
 @lru_cache(64)  # for positions and weights in turn, and again for a height beside other widths

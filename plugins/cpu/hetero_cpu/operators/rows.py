@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -10,9 +10,10 @@ from math import prod
 import numpy as np
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.code import Code
+from hetero_cpu.machine.code import Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Number
+from hetero_cpu.operators.recipe import Recipe
 from hetero_cpu.symbols.arrays import broadcast
 from hetero_cpu.symbols.sizes import is_open, largest, least, value_of
 
@@ -74,19 +75,13 @@ class Rows:
     strides: tuple[tuple[int, ...], ...]
 
 
-def find_fastest(y: Array) -> int | None:
-    """Returns the axis along which the elements of an array lie side by side; None if no axis has them so."""
-    axes = [axis for axis in range(y.ndim) if y.shape[axis] > 1]
-    fastest = min(axes, key=lambda axis: (y.strides[axis], -axis), default=None)
-    return fastest if fastest is None or y.strides[fastest] == y.itemsize else None
-
-
 def find_kind(array: Array, y: Array) -> str | None:
     """Returns how an operand lies along the fastest axis of a result that it broadcasts to: "v", "r" or "s"; None for another stride."""
     if array.size == 1:
         return "s"
-    fastest = find_fastest(y)
-    if fastest is None:
+    axes = [axis for axis in range(y.ndim) if y.shape[axis] > 1]
+    fastest = min(axes, key=lambda axis: (y.strides[axis], -axis), default=None)
+    if fastest is None or y.strides[fastest] != y.itemsize:
         return None
     stride = broadcast(array, y.shape).strides[fastest]
     # A stride with symbols is compared, not looked up, which would pin it.
@@ -160,6 +155,45 @@ def choose_rows_of_chunk(rows: int, length: int, workers: int) -> int:
     """Returns how many rows a chunk has, so that no chunk is tiny and each worker has several."""
     elements = largest(_CHUNK, -(-rows * length // (workers * _CHUNKS_OF_WORKER)))
     return choose_chunk_size(rows, largest(1, rows * length // elements), workers)
+
+
+def make_unit_kernel(
+    title: str, names: Sequence[str], emit: Callable[[Code, dict[str, Number], Number], None], *, unit: str = "row", size: int = 0
+) -> Kernel:
+    """Returns the kernel of a row of numbers with these names; `emit(code, numbers by their names, unit)` emits a unit of a chunk.
+
+    There are `units` in all, and `units_of_chunk` or `size` in a chunk; `unit` is the name of one, as "row".
+    """
+
+    def emit_chunk(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, names)
+        with code.visit_chunk(chunk, code.number(size) if size else p[f"{unit}s_of_chunk"], p[f"{unit}s"]) as place:
+            emit(code, p, place)
+        return code.finish()
+
+    return Kernel(title, emit_chunk)
+
+
+def plan_call(
+    kernel: Kernel,
+    values: tuple[str, ...],
+    chunks: int,
+    list_numbers: Callable[..., tuple[int, ...]],
+    *,
+    scratch: int = 0,
+    keep: tuple[object, ...] = (),
+    is_channels_last: bool = False,
+) -> Recipe:
+    """Returns the recipe of a single call.
+
+    `list_numbers` gets the arrays that are read, those that are written, and the working memory if there is any.
+    """
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], memory: Array) -> list[NativeCall]:
+        arrays = (*reads, *writes, memory) if scratch else (*reads, *writes)
+        return [NativeCall(kernel, list_numbers(*arrays), chunks, (*arrays, *keep))]
+
+    return Recipe(values, bind, scratch, is_channels_last=is_channels_last, kernels=(kernel,))
 
 
 PARAMETERS = ("middle", "inner", "rows", "rows_of_chunk", "length", "last")

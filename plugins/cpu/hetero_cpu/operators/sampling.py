@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel, name_fields
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
+from hetero_cpu.machine.compiler import name_fields
 from hetero_cpu.machine.memory import cut_scratch, measure_scratch
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.images import has_channel_vectors
 from hetero_cpu.operators.layout import plan_copy, turn_vectors
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import choose_rows_of_chunk
+from hetero_cpu.operators.rows import choose_rows_of_chunk, make_unit_kernel
 from hetero_cpu.symbols.arrays import lay_empty, lay_table
 from hetero_cpu.symbols.sizes import is_open, is_same
 
@@ -75,7 +75,7 @@ def plan_grid_sample(site: Site) -> Recipe | None:
     has_vectors = may_have_vectors and (copy is not None or not is_copied)
     aligns_corners, is_double = bool(attributes.get("align_corners", 0)), grid.dtype == np.float64
     sampling = _Sampling(mode, padding == "zeros", aligns_corners, is_double, has_vectors, has_vectors and not is_last)
-    kernel = Kernel(f"grid_sample_{name_fields(sampling)}", partial(_emit, sampling=sampling))
+    kernel = make_unit_kernel(f"grid_sample_{name_fields(sampling)}", _PARAMETERS, partial(_emit, sampling=sampling), unit="unit")
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         (x, grid), y, copies = reads, writes[0], []
@@ -88,7 +88,7 @@ def plan_grid_sample(site: Site) -> Recipe | None:
             rows, pixels = 1, rows * pixels
         blocks = -(-pixels // _POINTS)
         units, units_of_chunk = batch * rows * blocks, choose_rows_of_chunk(batch * rows * blocks, _POINTS * channels, site.workers)
-        zeros = lay_table(_make_zeros, (channels,))
+        zeros = lay_table(partial(np.zeros, dtype=np.float32), (channels,))
         numbers = (
             address_of(x), *x.strides, channels, *x.shape[2:], address_of(grid), *grid.strides, address_of(zeros),
             address_of(y), *y.strides, rows, pixels, blocks, units, units_of_chunk,
@@ -99,39 +99,33 @@ def plan_grid_sample(site: Site) -> Recipe | None:
     return Recipe(values, bind, measure_scratch(shapes), is_channels_last=is_last, kernels=kernels)
 
 
-def _make_zeros(count: int) -> Array:
-    return np.zeros(count, np.float32)
-
-
 _Tap = tuple[Number, Number, Floats]
 """A pixel that a point reads: the address of its first channel, the stride to the next one, and its weight."""
 
 
-def _emit(name: str, width: int, *, sampling: _Sampling) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
+def _emit(code: Code, p: dict[str, Number], unit: Number, *, sampling: _Sampling) -> None:
+    width = code.width
     table = code.reserve(width * _TABLE_NUMBERS) if sampling.is_turned else code.number(0)
-    with code.visit_chunk(chunk, p["units_of_chunk"], p["units"]) as unit:
-        line, block = unit // p["blocks"], unit % p["blocks"]
-        image, row = line // p["rows"], line % p["rows"]
-        x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"] + row * p["y_row"]
-        grid, first = p["grid"] + image * p["grid_image"] + row * p["grid_row"], block * _POINTS
-        end = (first + _POINTS).at_most(p["pixels"])
-        if sampling.is_turned:
-            with code.loop(first, end, width) as begin:
-                count = (end - begin).at_most(width)
-                with code.loop(0, width) as point:
-                    # Beyond the last point stands the last point again.
-                    taps = _find_taps(code, p, x, grid + (begin + point.at_most(count - 1)) * p["grid_point"], sampling)
-                    for position, (address, _, weight) in enumerate(taps):
-                        place = table + point * (8 * _TABLE_NUMBERS) + 16 * position
-                        code.store_number(place, address)
-                        code.store(place, weight, 8)
-                _emit_turned(code, p, table, y + begin * FLOAT_BYTES, count, len(taps))
-        else:
-            with code.loop(first, end) as point:
-                taps = _find_taps(code, p, x, grid + point * p["grid_point"], sampling)
-                _emit_point(code, p, taps, y + point * p["y_pixel"], has_vectors=sampling.has_vectors)
-    return code.finish()
+    line, block = unit // p["blocks"], unit % p["blocks"]
+    image, row = line // p["rows"], line % p["rows"]
+    x, y = p["x"] + image * p["x_image"], p["y"] + image * p["y_image"] + row * p["y_row"]
+    grid, first = p["grid"] + image * p["grid_image"] + row * p["grid_row"], block * _POINTS
+    end = (first + _POINTS).at_most(p["pixels"])
+    if sampling.is_turned:
+        with code.loop(first, end, width) as begin:
+            count = (end - begin).at_most(width)
+            with code.loop(0, width) as point:
+                # Beyond the last point stands the last point again.
+                taps = _find_taps(code, p, x, grid + (begin + point.at_most(count - 1)) * p["grid_point"], sampling)
+                for position, (address, _, weight) in enumerate(taps):
+                    place = table + point * (8 * _TABLE_NUMBERS) + 16 * position
+                    code.store_number(place, address)
+                    code.store(place, weight, 8)
+            _emit_turned(code, p, table, y + begin * FLOAT_BYTES, count, len(taps))
+    else:
+        with code.loop(first, end) as point:
+            taps = _find_taps(code, p, x, grid + point * p["grid_point"], sampling)
+            _emit_point(code, p, taps, y + point * p["y_pixel"], has_vectors=sampling.has_vectors)
 
 
 _TABLE_NUMBERS = 8

@@ -16,7 +16,6 @@ leaves: place of the weights (int32) │ 0 │ the leaf itself │ the leaf itse
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from hetero_cpu.machine.code import ELEMENTS, FLOAT_BYTES, Code, Variable, begin
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Mask, Number
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import ROWS_OF_CHUNK
+from hetero_cpu.operators.rows import ROWS_OF_CHUNK, make_unit_kernel, plan_call
 from hetero_cpu.symbols.sizes import is_open
 
 DOUBLE_BYTES = 8
@@ -60,12 +59,10 @@ def measure_sums(targets: int, workers: int) -> int:
     return ROWS_OF_CHUNK * targets * DOUBLE_BYTES * workers
 
 
-def list_scores(writes: Sequence[Array], labels: Array, base: Array, rows: int, scratch: Array) -> dict[str, int]:
-    """Returns the numbers of a call; `writes`: the labels if there are any, and the scores."""
-    return {
-        "y": address_of(writes[-1]), "label": address_of(writes[0]), "labels": address_of(labels), "targets": len(base),
-        "base": address_of(base), "rows": rows, "sums": address_of(scratch),
-    }  # fmt: skip
+def list_scores(arrays: Sequence[Array], labels: Array, base: Array, rows: int) -> tuple[int, ...]:
+    """Returns the SCORE_PARAMETERS of a call; `arrays`: the labels if there are any, the scores, and the working memory."""
+    label, y, sums = (address_of(array) for array in (arrays[0], *arrays[-2:]))
+    return (y, label, address_of(labels), len(base), address_of(base), rows, sums)
 
 
 def find_sums(p: dict[str, Number], worker: Number) -> Number:
@@ -156,18 +153,14 @@ def plan_linear_model(site: Site) -> Recipe | None:
     base = np.ascontiguousarray(model.intercepts, np.float64)
     rows, kernel = x.shape[0], _make_linear((model.post_transform, has_label), x.dtype.name, _count_at_once(targets))
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = {
-            "x": address_of(reads[0]), "features": features, "coefficients": address_of(coefficients),
-            **list_scores(writes, labels, base, rows, scratch),
-        }  # fmt: skip
-        keep = (coefficients, labels, base, scratch, *reads, *writes)
-        return [NativeCall(kernel, tuple(numbers[name] for name in _LINEAR_PARAMETERS), -(-rows // ROWS_OF_CHUNK), keep)]
+    def list_numbers(x: Array, *writes: Array) -> tuple[int, ...]:
+        return (address_of(x), features, address_of(coefficients), *list_scores(writes, labels, base, rows))
 
-    return Recipe((value,), bind, measure_sums(targets, site.workers), kernels=(kernel,))
+    keep = (coefficients, labels, base)
+    sums = measure_sums(targets, site.workers)
+    return plan_call(kernel, (value,), -(-rows // ROWS_OF_CHUNK), list_numbers, scratch=sums, keep=keep)
 
 
-@cache
 def _make_linear(ending: Ending, dtype: str, at_once: int) -> Kernel:
     def emit(name: str, width: int) -> Code:
         code, p, chunk, worker = begin_kernel(name, width, _LINEAR_PARAMETERS)
@@ -243,16 +236,15 @@ def plan_double_product(site: Site) -> Recipe | None:
     features, targets = matrix.shape
     if x.shape[1] != features or not 0 < targets <= _MOST_COLUMNS or not 0 < matrix.size <= _MOST_COEFFICIENTS:
         return None
-    coefficients, rows, kernel = np.ascontiguousarray(matrix.T), x.shape[0], _make_double_product(_count_at_once(targets))
+    coefficients, rows = np.ascontiguousarray(matrix.T), x.shape[0]
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), features, address_of(coefficients), address_of(writes[0]), targets, rows)
-        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (coefficients, *reads, *writes))]
+    def list_numbers(x: Array, y: Array) -> tuple[int, ...]:
+        return (address_of(x), features, address_of(coefficients), address_of(y), targets, rows)
 
-    return Recipe((value,), bind, kernels=(kernel,))
+    kernel = _make_double_product(_count_at_once(targets))
+    return plan_call(kernel, (value,), -(-rows // ROWS_OF_CHUNK), list_numbers, keep=(coefficients,))
 
 
-@cache
 def _make_double_product(at_once: int) -> Kernel:
     def emit(name: str, width: int) -> Code:
         code, p, chunk, _ = begin_kernel(name, width, ("x", "features", "coefficients", "y", "targets", "rows"))
@@ -276,19 +268,12 @@ def plan_coupling(site: Site) -> Recipe | None:
     x = site.prototypes[value]
     if classes > _MOST_CLASSES or not x.flags.c_contiguous:
         return None
-    kernel, rows = _make_coupling(classes), x.shape[0]
-
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), address_of(writes[0]), rows)
-        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (*reads, *writes))]
-
-    return Recipe((value,), bind, kernels=(kernel,))
+    chunks = -(-x.shape[0] // ROWS_OF_CHUNK)
+    return plan_call(_make_coupling(classes), (value,), chunks, lambda x, y: (address_of(x), address_of(y), x.shape[0]))
 
 
-@cache
 def _make_coupling(classes: int) -> Kernel:
-    def emit(name: str, width: int) -> Code:
-        code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "rows"))
+    def emit(code: Code, p: dict[str, Number], row: Number) -> None:
         q, shares, products = (code.reserve(count) for count in (classes * classes, classes, classes))
         zero = code.widen(code.constant(0.0, 1))
         pairs, diagonal = classes * (classes - 1) // 2, (classes + 1) * DOUBLE_BYTES
@@ -302,21 +287,6 @@ def _make_coupling(classes: int) -> Kernel:
         def add(place: Number, number: Any) -> None:
             code.store_double(place, code.load_double(place) + number)
 
-        def fill(row: Number) -> None:
-            with code.loop(0, classes) as first:
-                code.store_double(q + first * diagonal, zero)
-                code.store_double(shares + first * 8, zero.constant(1 / classes))
-            pair = code.variable(p["x"] + row * (pairs * FLOAT_BYTES))
-            with code.loop(0, classes) as first, code.loop(first + 1, classes) as second:
-                odds = 1.0 / (1.0 + emit_double_exponential(code, code.widen(code.load_scalar(pair.get()))))
-                odds = odds.at_least(1e-7).at_most(1 - 1e-7)
-                others = 1.0 - odds
-                for place in (first * classes + second, second * classes + first):
-                    code.store_double(q + place * 8, -odds * others)
-                add(q + first * diagonal, others * others)
-                add(q + second * diagonal, odds * odds)
-                pair.set(pair.get() + FLOAT_BYTES)
-
         def improve(index: Number, total: Any) -> None:
             share, line = shares + index * 8, q + index * (classes * 8)
             step = (total.get() - code.load_double(products + index * 8)) / code.load_double(q + index * diagonal)
@@ -328,28 +298,38 @@ def _make_coupling(classes: int) -> Kernel:
                 code.store_double(product, (code.load_double(product) + step * code.load_double(line + place * 8)) * scale)
             total.set(sum_up(shares, products))
 
-        with code.visit_chunk(chunk, code.number(ROWS_OF_CHUNK), p["rows"]) as row:
-            fill(row)
-            trips, total, error = code.variable(code.number(0)), code.variable(zero), code.variable(zero)
-            with code.repeat() as leave_if:
-                with code.loop(0, classes) as index:
-                    code.store_double(products + index * 8, sum_up(q + index * (classes * 8), shares))
-                total.set(sum_up(shares, products))
-                error.set(zero)
-                with code.loop(0, classes) as index:
-                    gap = code.call_intrinsic("fabs", code.load_double(products + index * 8) - total.get())
-                    error.set(error.get().at_least(gap))
-                leave_if(code.number_of(error.get() >= 0.005 / classes).equals(0))
-                leave_if(trips.get() >= max(100, classes))
-                trips.set(trips.get() + 1)
-                with code.loop(0, classes) as index:
-                    improve(index, total)
+        with code.loop(0, classes) as first:
+            code.store_double(q + first * diagonal, zero)
+            code.store_double(shares + first * 8, zero.constant(1 / classes))
+        pair = code.variable(p["x"] + row * (pairs * FLOAT_BYTES))
+        with code.loop(0, classes) as first, code.loop(first + 1, classes) as second:
+            odds = 1.0 / (1.0 + emit_double_exponential(code, code.widen(code.load_scalar(pair.get()))))
+            odds = odds.at_least(1e-7).at_most(1 - 1e-7)
+            others = 1.0 - odds
+            for place in (first * classes + second, second * classes + first):
+                code.store_double(q + place * 8, -odds * others)
+            add(q + first * diagonal, others * others)
+            add(q + second * diagonal, odds * odds)
+            pair.set(pair.get() + FLOAT_BYTES)
+        trips, total, error = code.variable(code.number(0)), code.variable(zero), code.variable(zero)
+        with code.repeat() as leave_if:
             with code.loop(0, classes) as index:
-                place = p["y"] + (row * classes + index) * FLOAT_BYTES
-                code.store(place, code.narrow(code.load_double(shares + index * 8)))
-        return code.finish()
+                code.store_double(products + index * 8, sum_up(q + index * (classes * 8), shares))
+            total.set(sum_up(shares, products))
+            error.set(zero)
+            with code.loop(0, classes) as index:
+                gap = code.call_intrinsic("fabs", code.load_double(products + index * 8) - total.get())
+                error.set(error.get().at_least(gap))
+            leave_if(code.number_of(error.get() >= 0.005 / classes).equals(0))
+            leave_if(trips.get() >= max(100, classes))
+            trips.set(trips.get() + 1)
+            with code.loop(0, classes) as index:
+                improve(index, total)
+        with code.loop(0, classes) as index:
+            place = p["y"] + (row * classes + index) * FLOAT_BYTES
+            code.store(place, code.narrow(code.load_double(shares + index * 8)))
 
-    return Kernel(f"couple_pairs_{classes}", emit)
+    return make_unit_kernel(f"couple_pairs_{classes}", ("x", "y", "rows"), emit, size=ROWS_OF_CHUNK)
 
 
 _DISTANCE_PARAMETERS = ("x", "points", "y", "rows", "features", "count")
@@ -367,14 +347,12 @@ def plan_distances(site: Site) -> Recipe | None:
     kernel, rows = _make_distances(site.node.attributes.get("metric", "sqeuclidean")), x.shape[0]
     turned = site.weights.pack_lazily((points,), ("distances",), lambda array: np.ascontiguousarray(array.T))
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        numbers = (address_of(reads[0]), turned.address, address_of(writes[0]), rows, features, count)
-        return [NativeCall(kernel, numbers, -(-rows // ROWS_OF_CHUNK), (*reads, *writes))]
+    def list_numbers(x: Array, y: Array) -> tuple[int, ...]:
+        return (address_of(x), turned.address, address_of(y), rows, features, count)
 
-    return Recipe((value,), bind, kernels=(kernel,))
+    return plan_call(kernel, (value,), -(-rows // ROWS_OF_CHUNK), list_numbers)
 
 
-@cache
 def _make_distances(metric: str) -> Kernel:
     def emit(name: str, width: int) -> Code:
         code, p, chunk, _ = begin_kernel(name, width, _DISTANCE_PARAMETERS)
@@ -458,13 +436,12 @@ def plan_trees(site: Site) -> Recipe | None:
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
         own = address_of(scratch) + sums_bytes if rounding else address_of(reads[0])
         calls = [NativeCall(each, (address_of(reads[0]), own, features, rows), chunks, (reads[0], scratch)) for each in rounds]
-        numbers = {
-            "x": own, "x_row": features * 4, "nodes": address_of(nodes), "weights": address_of(weights),
-            "roots": address_of(roots), "trees": trees, "divisor": address_of(divisor),
-            **list_scores(writes, labels, base, rows, scratch),
-        }  # fmt: skip
-        keep = (nodes, weights, roots, labels, base, divisor, scratch, *reads, *writes)
-        return [*calls, NativeCall(kernel, tuple(numbers[name] for name in _TREE_PARAMETERS), chunks, keep)]
+        forest = (own, features * 4, address_of(nodes), address_of(weights), address_of(roots), trees, address_of(divisor))
+        numbers = (*forest, *list_scores((*writes, scratch), labels, base, rows))
+        return [
+            *calls,
+            NativeCall(kernel, numbers, chunks, (nodes, weights, roots, labels, base, divisor, scratch, *reads, *writes)),
+        ]
 
     rounded_bytes = rows * features * FLOAT_BYTES if rounding else 0
     return Recipe((value,), bind, sums_bytes + rounded_bytes, kernels=(*rounds, kernel))
@@ -479,7 +456,6 @@ def choose_rounding(forest: Any) -> str | None:
     return None if not is_exact.all() else "up" if modes <= {_LEQ, _GT} else "down" if modes <= {_LT, _GTE} else None
 
 
-@cache
 def _make_rounding(dtype: str, direction: str) -> Kernel:
     nbytes, way = ELEMENTS[dtype][1], 1 if direction == "up" else -1
 
@@ -569,7 +545,6 @@ def _as_limits(forest: Any) -> tuple[Array, Array, Array]:
     return limits, turns, forest.missing_is_true ^ turns
 
 
-@cache
 def _make_trees(ending: Ending, has_missing: bool, has_one_target: bool) -> Kernel:
     def emit(name: str, width: int) -> Code:
         code, p, chunk, worker = begin_kernel(name, width, _TREE_PARAMETERS)

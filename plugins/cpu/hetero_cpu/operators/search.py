@@ -9,7 +9,6 @@ The order is the toolkit's: NaN is the largest element, both zeros are equal, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -17,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.code import ELEMENTS, Code, begin_kernel
-from hetero_cpu.machine.compiler import Kernel
+from hetero_cpu.machine.calls import Array, address_of
+from hetero_cpu.machine.code import ELEMENTS, Code
 from hetero_cpu.machine.terms import Number
 from hetero_cpu.operators.recipe import Recipe, Site
-from hetero_cpu.operators.rows import choose_rows_of_chunk
+from hetero_cpu.operators.rows import choose_rows_of_chunk, make_unit_kernel, plan_call
 from hetero_cpu.symbols.sizes import is_open
 
 _PARAMETERS = (
@@ -49,63 +47,60 @@ def plan_top(site: Site) -> Recipe | None:
     if not is_open(shape[1]) and count >= _FEWEST_SORTED and count * 8 >= shape[1]:
         return None
     is_largest = bool(node.attributes.get("largest", 1))
-    kernel = Kernel(f"top_{x.dtype}{'_is_largest' * is_largest}", partial(_emit, dtype=x.dtype.name, is_largest=is_largest))
+    title = f"top_{x.dtype}{'_is_largest' * is_largest}"
+    kernel = make_unit_kernel(title, _PARAMETERS, partial(_emit, dtype=x.dtype.name, is_largest=is_largest))
+    rows = shape[0] * shape[2]
+    rows_of_chunk = choose_rows_of_chunk(rows, shape[1], site.workers)
 
-    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        x = reads[0].reshape(shape)
-        rows = shape[0] * shape[2]
-        rows_of_chunk = choose_rows_of_chunk(rows, shape[1], site.workers)
-        numbers = (address_of(x), *x.strides, *map(address_of, writes), shape[2], shape[1], count, rows, rows_of_chunk)
-        return [NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (x, *writes))]
+    def list_numbers(x: Array, values: Array, positions: Array) -> tuple[int, ...]:
+        places = (address_of(x), *x.reshape(shape).strides, address_of(values), address_of(positions))
+        return (*places, shape[2], shape[1], count, rows, rows_of_chunk)
 
-    return Recipe((value,), bind, kernels=(kernel,))
+    return plan_call(kernel, (value,), -(-rows // rows_of_chunk), list_numbers)
 
 
-def _emit(name: str, width: int, *, dtype: str, is_largest: bool) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, _PARAMETERS)
-    sift, nbytes = _emit_sift(code, f"{name}_sift"), ELEMENTS[dtype][1]
+def _emit(code: Code, p: dict[str, Number], row: Number, *, dtype: str, is_largest: bool) -> None:
+    sift, nbytes = code.find_inner("sift", 5, _emit_sift), ELEMENTS[dtype][1]
     count, step = p["count"], p["inner"] * 8
-    with code.visit_chunk(chunk, p["rows_of_chunk"], p["rows"]) as row:
-        outer, inner = row // p["inner"], row % p["inner"]
-        x, first = p["x"] + outer * p["x_outer"] + inner * p["x_inner"], outer * count * p["inner"] + inner
-        heap, values = p["positions"] + first * 8, p["values"] + first * nbytes
+    outer, inner = row // p["inner"], row % p["inner"]
+    x, first = p["x"] + outer * p["x_outer"] + inner * p["x_inner"], outer * count * p["inner"] + inner
+    heap, values = p["positions"] + first * 8, p["values"] + first * nbytes
 
-        def read(position: Number) -> Number:
-            order = _find_order(code.load_short(x + position * p["x_step"]), dtype)  # called inside the loop
-            return (order if is_largest else -1 - order) * _HALF + ((_HALF - 1) - position)
+    def read(position: Number) -> Number:
+        order = _find_order(code.load_short(x + position * p["x_step"]), dtype)
+        return (order if is_largest else -1 - order) * _HALF + ((_HALF - 1) - position)
 
-        with code.loop(0, count) as position:
-            code.store_number(heap + position * step, read(position))
-        with code.loop(0, count // 2) as done:
-            node = count // 2 - 1 - done
-            code.call(sift, heap, step, node, count, code.load_number(heap + node * step))
+    with code.loop(0, count) as position:
+        code.store_number(heap + position * step, read(position))
+    with code.loop(0, count // 2) as done:
+        node = count // 2 - 1 - done
+        code.call(sift, heap, step, node, count, code.load_number(heap + node * step))
 
-        def find_edge() -> Any:
-            worst = (_HALF - 1) - code.load_number(heap) % _HALF  # called inside the loop
-            return code.load_element(x + worst * p["x_step"], dtype)  # called inside the loop
+    def find_edge() -> Any:
+        worst = (_HALF - 1) - code.load_number(heap) % _HALF
+        return code.load_element(x + worst * p["x_step"], dtype)
 
-        edge = code.variable(find_edge())
-        with code.loop(count, p["length"]) as position:
-            element: Any = code.load_element(x + position * p["x_step"], dtype)
-            is_beyond = element <= edge.get() if is_largest else element >= edge.get()
-            # A NaN is compared by its order.
-            with code.when(code.number_of(is_beyond).equals(0)):
-                rival = read(position)
-                with code.when(rival > code.load_number(heap)):
-                    code.call(sift, heap, step, 0, count, rival)
-                    edge.set(find_edge())
-        with code.loop(1, count) as done:
-            # The worst of those that are left goes behind them.
-            end = heap + (count - done) * step
-            last = code.load_number(end)
-            code.store_number(end, code.load_number(heap))
-            code.call(sift, heap, step, 0, count - done, last)
-        with code.loop(0, count) as place:
-            position = (_HALF - 1) - code.load_number(heap + place * step) % _HALF
-            code.store_number(heap + place * step, position)
-            chosen = code.load_element(x + position * p["x_step"], dtype)
-            code.store_element(values + place * (p["inner"] * nbytes), chosen, dtype)
-    return code.finish()
+    edge = code.variable(find_edge())
+    with code.loop(count, p["length"]) as position:
+        element: Any = code.load_element(x + position * p["x_step"], dtype)
+        is_beyond = element <= edge.get() if is_largest else element >= edge.get()
+        # A NaN is compared by its order.
+        with code.when(code.number_of(is_beyond).equals(0)):
+            rival = read(position)
+            with code.when(rival > code.load_number(heap)):
+                code.call(sift, heap, step, 0, count, rival)
+                edge.set(find_edge())
+    with code.loop(1, count) as done:
+        # The worst of those that are left goes behind them.
+        end = heap + (count - done) * step
+        last = code.load_number(end)
+        code.store_number(end, code.load_number(heap))
+        code.call(sift, heap, step, 0, count - done, last)
+    with code.loop(0, count) as place:
+        position = (_HALF - 1) - code.load_number(heap + place * step) % _HALF
+        code.store_number(heap + place * step, position)
+        chosen = code.load_element(x + position * p["x_step"], dtype)
+        code.store_element(values + place * (p["inner"] * nbytes), chosen, dtype)
 
 
 def _find_order(bits: Number, dtype: str) -> Number:
@@ -117,9 +112,8 @@ def _find_order(bits: Number, dtype: str) -> Number:
     return (magnitude > _INFINITY).choose(bits.constant(_LARGEST), order)
 
 
-def _emit_sift(code: Code, name: str) -> Code:
+def _emit_sift(inner: Code) -> None:
     """Emits the function that puts a number at a place of a heap or below it: (heap, bytes from place to place, place, count, number)."""
-    inner = code.inner(name, 5)
     heap, step, place, count, number = inner.parameters
     hole = inner.variable(place)
     with inner.repeat() as leave_if:
@@ -134,4 +128,4 @@ def _emit_sift(code: Code, name: str) -> Code:
         inner.store_number(heap + hole.get() * step, least)
         hole.set(is_right.choose(right, child))
     inner.store_number(heap + hole.get() * step, number)
-    return inner.finish()
+    inner.finish()

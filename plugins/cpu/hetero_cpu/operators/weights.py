@@ -189,8 +189,7 @@ class PackedWeights:
         from concurrent.futures import ThreadPoolExecutor  # only several processors need it
 
         with ThreadPoolExecutor(min(workers, len(arrays)), thread_name_prefix="hetero-CPU-weights") as pool:
-            for future in [pool.submit(lazy.get) for lazy in arrays]:
-                future.result()
+            list(pool.map(LazyArray.get, arrays))
 
     @property
     def nbytes(self) -> int:

@@ -9,22 +9,22 @@ for all outputs of the tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
 import numpy as np
 
 from hetero_core.kernels.windows import Windows
-from hetero_cpu.machine.arithmetic import Activation, emit_activations
+from hetero_cpu.machine.arithmetic import Activation
 from hetero_cpu.machine.calls import NativeCall, address_of, list_strides
-from hetero_cpu.machine.code import FLOAT_BYTES, Code, begin_kernel
+from hetero_cpu.machine.code import FLOAT_BYTES, Code
 from hetero_cpu.machine.compiler import Kernel, name_fields
 from hetero_cpu.machine.terms import Floats, Mask, Number
-from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, emit_behind, load_operand, store_result
+from hetero_cpu.operators.elementwise import PLAIN_EXPRESSION, Expression, load_operand, store_product
 from hetero_cpu.operators.images import find_overhang
 from hetero_cpu.operators.recipe import Array, Halo
-from hetero_cpu.operators.rows import cut_lines
+from hetero_cpu.operators.rows import cut_lines, make_unit_kernel
 from hetero_cpu.symbols.sizes import is_open
 
 PARAMETERS = (
@@ -60,20 +60,11 @@ class WindowShape:
     is_masked: bool
     clips: bool
 
-
-@dataclass(frozen=True, slots=True)
-class WindowTile:
-    """The outputs of a call, and their inputs: positions (row, column) of the image, counted from the tile's first."""
-
-    shape: WindowShape
-    rows: int
-    pixels: int
-
     def list_uses(self, axis: int) -> dict[int, list[tuple[int, int]]]:
-        """Returns the rows (axis 0) or columns (1) that the tile reads, in order, each with the pairs of (output, tap) that read it."""
+        """Returns the rows (axis 0) or columns (1) that a tile reads, counted from its first, each with the (output, tap) that read it."""
         uses: dict[int, list[tuple[int, int]]] = {}
-        for output, tap in np.ndindex((self.rows, self.pixels)[axis], self.shape.kernel[axis]):
-            uses.setdefault(output * self.shape.strides[axis] + tap * self.shape.dilations[axis], []).append((output, tap))
+        for output, tap in np.ndindex((self.rows, self.pixels)[axis], self.kernel[axis]):
+            uses.setdefault(output * self.strides[axis] + tap * self.dilations[axis], []).append((output, tap))
         return dict(sorted(uses.items()))
 
 
@@ -82,21 +73,13 @@ class TileCode:
     """The view of a tile that its body gets: a vector of channels at a time, `weights` and `bias` move along with them."""
 
     code: Code
-    tile: WindowTile
+    tile: WindowShape
     weights: Number
     bias: Number
-    table: Number
-    channel: Number
-    mask: Mask | None
-    kind: str
-    """"v", or "b" for an image of bytes."""
+    load: Callable[[int, int], Floats]
+    """Returns the vector of the row-th and column-th position that the tile reads."""
     factors: Mapping[tuple[int, int], Floats]
     """The reciprocals of the elements that count for each output, by row and pixel; empty unless the body `counts`."""
-
-    def load(self, row: int, column: int) -> Floats:
-        """Returns the vector of the row-th and column-th position that the tile reads."""
-        pixel = self.code.load_number(self.table, 8 * (row * len(self.tile.list_uses(1)) + column))
-        return load_operand(self.code, self.kind, pixel, self.channel, self.mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,54 +103,50 @@ class WindowBody:
 def make_window_kernel(shape: WindowShape, body: WindowBody) -> Kernel:
     """Returns the kernel that goes over all windows of a batch of images."""
     title = f"windows_{body.name}_{body.kind}_{body.expression.name}_{name_fields(shape)}"
-    return Kernel(title, lambda name, width: _emit(name, width, shape, body))
+    return make_unit_kernel(title, PARAMETERS, partial(_emit, shape=shape, body=body), unit="line")
 
 
-def _emit(name: str, width: int, shape: WindowShape, body: WindowBody) -> Code:
-    code, p, chunk, _ = begin_kernel(name, width, PARAMETERS)
-    largest = WindowTile(shape, shape.rows, shape.pixels)
-    table = code.reserve(len(largest.list_uses(0)) * len(largest.list_uses(1)))
-    with code.visit_chunk(chunk, p["lines_of_chunk"], p["lines"]) as line:
-        image, group = line // p["groups"], line % p["groups"]
-        y_row = group * shape.rows
-        x_row = y_row * shape.strides[0] - p["top"]
-        starts = {key: p[key] + image * p[f"{key}_image"] + y_row * p[f"{key}_row"] for key in ("y", "added")}
-        x = p["x"] + image * p["x_image"] + x_row * p["x_row"]
+def _emit(code: Code, p: dict[str, Number], line: Number, *, shape: WindowShape, body: WindowBody) -> None:
+    table = code.reserve(len(shape.list_uses(0)) * len(shape.list_uses(1)))
+    image, group = line // p["groups"], line % p["groups"]
+    y_row = group * shape.rows
+    x_row = y_row * shape.strides[0] - p["top"]
+    starts = {key: p[key] + image * p[f"{key}_image"] + y_row * p[f"{key}_row"] for key in ("y", "added")}
+    x = p["x"] + image * p["x_image"] + x_row * p["x_row"]
 
-        def walk(rows: int) -> None:
-            with code.loop(0, p["tiles"]) as place:
-                pixel = place * shape.pixels
-                if shape.has_short_tiles:
-                    pixel = pixel - (place - p["long_tiles"]).at_least(0)
+    def walk(rows: int) -> None:
+        with code.loop(0, p["tiles"]) as place:
+            pixel = place * shape.pixels
+            if shape.has_short_tiles:
+                pixel = pixel - (place - p["long_tiles"]).at_least(0)
 
-                def call(pixels: int) -> None:
-                    tile = WindowTile(shape, rows, pixels)
-                    emit = partial(_emit_tile, tile=tile, body=body)
-                    function = code.find_inner(f"{name}_{rows}x{pixels}", len(_TILE_PARAMETERS), emit)
-                    column = pixel * shape.strides[1] - p["left"]
-                    _fill_table(code, tile, table, p, x_row, column, x + column * p["x_pixel"])
-                    arguments = {
-                        **p, "table": table, "y": starts["y"] + pixel * p["y_pixel"],
-                        "added": starts["added"] + pixel * p["added_pixel"],
-                        "row_counts": p["row_counts"] + y_row * FLOAT_BYTES,
-                        "column_counts": p["column_counts"] + pixel * FLOAT_BYTES,
-                    }  # fmt: skip
-                    code.call(function, *(arguments[key] for key in _TILE_PARAMETERS))
+            def call(pixels: int) -> None:
+                tile = replace(shape, rows=rows, pixels=pixels)
+                emit = partial(_emit_tile, tile=tile, body=body)
+                function = code.find_inner(f"tile_{rows}x{pixels}", len(_TILE_PARAMETERS), emit)
+                column = pixel * shape.strides[1] - p["left"]
+                _fill_table(code, tile, table, p, x_row, column, x + column * p["x_pixel"])
+                arguments = {
+                    **p, "table": table, "y": starts["y"] + pixel * p["y_pixel"],
+                    "added": starts["added"] + pixel * p["added_pixel"],
+                    "row_counts": p["row_counts"] + y_row * FLOAT_BYTES,
+                    "column_counts": p["column_counts"] + pixel * FLOAT_BYTES,
+                }  # fmt: skip
+                code.call(function, *(arguments[key] for key in _TILE_PARAMETERS))
 
-                if shape.has_short_tiles:
-                    code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)
-                else:
-                    call(shape.pixels)
+            if shape.has_short_tiles:
+                code.emit_either(place < p["long_tiles"], call, shape.pixels, shape.pixels - 1)
+            else:
+                call(shape.pixels)
 
-        if shape.short_rows:
-            code.emit_either(group < p["long_groups"], walk, shape.rows, shape.short_rows)
-        else:
-            walk(shape.rows)
-    return code.finish()
+    if shape.short_rows:
+        code.emit_either(group < p["long_groups"], walk, shape.rows, shape.short_rows)
+    else:
+        walk(shape.rows)
 
 
 def _fill_table(
-    code: Code, tile: WindowTile, table: Number, p: Mapping[str, Number], x_row: Number, x_column: Number, x: Number
+    code: Code, tile: WindowShape, table: Number, p: Mapping[str, Number], x_row: Number, x_column: Number, x: Number
 ) -> None:
     """Writes the address of each pixel that a tile reads; (x_row, x_column) is the first pixel, at x, perhaps outside of the image."""
     rows, columns = (list(tile.list_uses(axis)) for axis in (0, 1))
@@ -185,7 +164,7 @@ def _fill_table(
                     pixel = is_inside.choose(pixel, p["neutral"])
                 code.store_number(table, pixel, 8 * (i * len(columns) + j))
 
-    if tile.shape.clips:
+    if tile.clips:
         is_above = (x_row >= 0) & (x_column >= 0)
         is_inside = is_above & (x_row + rows[-1] < p["height"]) & (x_column + columns[-1] < p["width"])
         code.emit_either(is_inside, fill, False, True)
@@ -193,7 +172,7 @@ def _fill_table(
         fill(False)
 
 
-def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
+def _emit_tile(code: Code, *, tile: WindowShape, body: WindowBody) -> None:
     p = dict(zip(_TILE_PARAMETERS, code.parameters, strict=True))
     vector_bytes = code.width * FLOAT_BYTES
     weights = code.variable(p["weights"])
@@ -206,28 +185,26 @@ def _emit_tile(code: Code, *, tile: WindowTile, body: WindowBody) -> None:
 
     def advance(channel: Number, mask: Mask | None) -> None:
         here, expression = weights.get(), body.expression
-        place_of_other = expression.find_other()
-        kind = "v" if place_of_other is None else expression.kinds[place_of_other]
         begin = p["vectors"] + channel * FLOAT_BYTES
         count = sum(kind in "cs" for kind in expression.kinds)
         vectors = [code.load(begin + p["vector_bytes"] * index) for index in range(count)]
         bias = p["bias"] + channel * FLOAT_BYTES
-        results = body.emit(TileCode(code, tile, here, bias, p["table"], channel, mask, body.kind, factors))
+        columns = len(tile.list_uses(1))
+
+        def load(row: int, column: int) -> Floats:
+            return load_operand(code, body.kind, code.load_number(p["table"], 8 * (row * columns + column)), channel, mask)
+
+        results = body.emit(TileCode(code, tile, here, bias, load, factors))
         for r, line in enumerate(results):
             for t, result in enumerate(line):
-                other = None
-                if body.adds:
-                    other = load_operand(code, kind, p["added"] + p["added_row"] * r + p["added_pixel"] * t, channel, mask)
-                if place_of_other is None:
-                    result, other = result if other is None else result + other, None
-                place = p["y"] + p["y_row"] * r + p["y_pixel"] * t
-                value = emit_behind(code, expression, vectors, emit_activations(code, body.activations, result), other)
-                store_result(code, expression, place, channel, value, mask)
+                y, added = (p[key] + p[f"{key}_row"] * r + p[f"{key}_pixel"] * t for key in ("y", "added"))
+                addend = added if body.adds else None
+                store_product(code, expression, body.activations, vectors, result, y=y, added=addend, element=channel, mask=mask)
         weights.set(here + body.weight_vectors * vector_bytes)
 
     with code.loop(0, p["channels"], code.width) as channel:
         advance(channel, None)
-    if tile.shape.is_masked:
+    if tile.is_masked:
         advance(p["channels"], code.mask_first(p["last"]))
     code.finish()
 

@@ -54,18 +54,13 @@ def build_matrices(size: int) -> tuple[Array, Array, Array]:
     return back, kernel * scale, forth
 
 
-@cache
-def build_kernel_transform(size: int) -> Array:
-    """Returns the Kronecker product of G with itself, ((m+2)^2, 9) in float64: times the nine taps of a kernel it is G g G^T."""
-    kernel = build_matrices(size)[1]
-    return np.kron(kernel, kernel)
-
-
 def transform_kernels(w: Array, size: int, moved: Array) -> None:
     """Writes G g G^T of all kernels for tiles of m x m results, computed in float64 and rounded once. w: (outputs, channels, 3, 3);
     size: m; moved: float32 ((m+2)^2, channels, outputs), in any order of memory."""
     outputs, channels = w.shape[:2]
-    both = build_kernel_transform(size)
+    kernel = build_matrices(size)[1]
+    # Times the nine taps of a kernel it is G g G^T.
+    both = np.kron(kernel, kernel)
     positions = len(both)
     for first, begin in product(range(0, outputs, _BLOCK_OUTPUTS), range(0, channels, _BLOCK_CHANNELS)):
         block = w[first : first + _BLOCK_OUTPUTS, begin : begin + _BLOCK_CHANNELS]
@@ -302,8 +297,7 @@ def plan_winograd(convolution: Convolution, epilogue: NativeEpilogue, staging: S
     kernels = tuple(make_kernel(shape, part) for part in (("whole",) if is_whole else ("input", "output")))
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[NativeCall]:
-        planes = (convolution.list_planes(array) for array in (reads[0], writes[0], *reads[1:]))
-        return [call for arrays in zip(*planes, strict=True) for call in bind_images(scratch, *arrays)]
+        return convolution.bind_planes((reads[0], writes[0], *reads[1:]), partial(bind_images, scratch))
 
     def bind_images(scratch: Array, laid: Array, y: Array, addend: Array | None = None) -> list[NativeCall]:
         calls, x = bind_staging(staging, laid, scratch)

@@ -144,6 +144,14 @@ def test_index_out_of_range_raises(core: Core, operator: str, rest: list[Any], i
         loaded.infer(feeds)
 
 
+@pytest.mark.parametrize(("operator", "attributes"), [("Gather", {"axis": 1}), ("GatherElements", {"axis": 1}), ("GatherND", {})])
+def test_index_out_of_range_names_its_axis(core: Core, operator: str, attributes: dict[str, int]) -> None:
+    feeds = {"x0": draw(1, 3), "x1": np.array([[0, 7]])}
+    loaded = core.load_network(make_model(operator, feeds, {}, **attributes), "CPU", {"CPU_KERNELS": "JIT"})
+    with pytest.raises(InferenceError, match=r"index 7 is out of bounds for axis 1 with size 3"):
+        loaded.infer(feeds)
+
+
 def test_negative_pads_take_elements_away(core: Core) -> None:
     x = draw(3, 4)
     answer = run(core, make_model("Pad", {"x0": x}, {"x1": np.array([1, -1, 0, -2])}), {"x0": x})
