@@ -7,7 +7,6 @@ is ended.
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import signal
 import socket
@@ -24,11 +23,11 @@ from weakref import WeakSet
 from hetero_core.contract import CancelToken, ConfigKey, DeviceName, RunContext, freeze_mapping
 from hetero_core.devices.watch import find_end_of_wait
 from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
-from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.network.types import HOST
 from hetero_core.remote.device import RemoteDevice
 from hetero_core.remote.failures import restore_failure
 from hetero_core.remote.host import restore_times
-from hetero_core.remote.succession import GRACE, Link, Succession
+from hetero_core.remote.succession import GRACE, Link, Session, Succession
 from hetero_core.remote.values import dump_value, load_value
 from hetero_core.runtime.executors import call_in_child
 from hetero_process import channel as messages
@@ -228,7 +227,6 @@ class ProcessCarrier(Succession[ProcessLink]):
         super().__init__(device)
         self._python = python
         self._limit = memory
-        self._sessions = itertools.count(1)
 
     @property
     def place(self) -> str:
@@ -248,7 +246,10 @@ class ProcessCarrier(Succession[ProcessLink]):
         Raises: the child's error; DeviceCrashedError; DeadlineExceededError.
         """
         link, end_of_wait = self.find_link(), find_end_of_wait()
-        self._tell_forgotten(link)
+        forgotten = link.take_forgotten()
+        if forgotten:
+            with suppress(DeviceCrashedError):  # a child that is gone has forgotten them
+                link.request(messages.CALL, dump_value(("close_sessions", forgotten)), what="closed requests")
         with ExitStack() as opened:
             blocks = [opened.enter_context(messages.open_block(buffer)) for buffer in bulk]
             text, files = dump_value((operation, arguments)), [block.fileno() for block in blocks]
@@ -263,31 +264,23 @@ class ProcessCarrier(Succession[ProcessLink]):
             raise restore_failure(load_value(text), f"by device {self._device} {self.place}")
         return text, files
 
-    def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> ProcessSession:
+    def open_session(self, loaded: tuple[ProcessLink, int], token: CancelToken) -> ProcessSession:
         """Returns the near end of a request on a network of the child."""
-        session, link = next(self._sessions), self.find_link()
-        self.call("open_session", session, number, token=token)
-        return ProcessSession(self, session, link)
-
-    def _tell_forgotten(self, link: ProcessLink) -> None:
-        sessions = self.take_forgotten(link)
-        if not sessions:
-            return
-        with suppress(DeviceCrashedError):  # a child that is gone has forgotten them
-            link.request(messages.CALL, dump_value(("close_sessions", sessions)), what="closed requests")
+        session = ProcessSession(self, loaded)
+        self.call("open_session", session.number, session.network, token=token)
+        return session
 
 
-class ProcessSession:
+class ProcessSession(Session[ProcessLink]):
     """A request: this process writes its inputs into a block, the child its outputs."""
 
-    def __init__(self, carrier: ProcessCarrier, number: int, link: ProcessLink) -> None:
-        self._carrier = carrier
-        self._number = number
-        # If the child is gone, the run fails, and the next run has another session.
-        self._link = link
-        self._heads = [messages.SESSION.pack(number, kind) for kind in range((messages.NOTED | messages.MEASURED) + 1)]
+    carrier: ProcessCarrier
+
+    def __init__(self, carrier: ProcessCarrier, loaded: tuple[ProcessLink, int]) -> None:
+        super().__init__(carrier, loaded)
+        kinds = range((messages.NOTED | messages.MEASURED) + 1)
+        self._heads = [messages.SESSION.pack(self.number, kind) for kind in kinds]
         self._writer, self._reader = Writer(), Reader()
-        self.copied_bytes = 0
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs as views of the child's block. Raises: the child's error; DeviceCrashedError."""
@@ -300,22 +293,18 @@ class ProcessSession:
             profile.add_transfer("inputs", copied, perf_counter() - began, begin=began, source="host", targets=(profile.device,))
         try:
             sent = shared if file is None else (file, *shared)
-            answer = self._link.request(messages.RUN, self._heads[kind] + text, sent, what="ran a network", token=context.token)
+            answer = self.link.request(messages.RUN, self._heads[kind] + text, sent, what="ran a network", token=context.token)
         finally:
             if file is not None:
                 os.close(file)
-        text, files = self._carrier.read_answer(answer)
-        self._carrier.note_success()
+        text, files = self.carrier.read_answer(answer)
+        self.carrier.note_success()
         timed, copied_there = messages.RUN_HEAD.unpack_from(text)
         self.copied_bytes = copied + copied_there
         end = messages.RUN_HEAD.size + timed
         if profile is not None and timed:
             restore_times(profile, load_value(text[messages.RUN_HEAD.size : end]))
         return self._reader.read(text[end:], files)
-
-    def close(self) -> None:
-        """Lets the child release the request, with a later message."""
-        self._carrier.forget(self._number, self._link)
 
 
 DEVICE_KEY = "PROCESS_DEVICE"

@@ -5,7 +5,6 @@ An answer is (whether it is good, a text, references). Every argument is plain: 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -33,7 +32,6 @@ class HostActor:
         self._host = Host(Core(device_timeout=None), device)
         self._sessions: dict[int, HostSession] = {}
         self._tokens: dict[int, CancelToken] = {}
-        self._lock = threading.Lock()
 
     def call(self, number: int, text: bytes, refs: Sequence[Any]) -> Answer:
         """Answers an operation of the host; its buffers are behind the references."""
@@ -62,21 +60,18 @@ class HostActor:
         if session is None:
             session = self._sessions[request] = self._host.open_session(network)
         inputs = read_inputs(unpack_values(places, refs))
-        outputs, times = session.run(inputs, None, self._find_token(number), measures=measures)
+        token = self._tokens.setdefault(number, CancelToken())
+        outputs, times = session.run(inputs, None, token, measures=measures)
         stored = [
             put_array(value) if is_stored(spec) else value for spec, value in zip(session.network.all_outputs, outputs, strict=True)
         ]
         answer, references = pack_values(stored)
         return True, dump_value((began, times, answer)), references
 
-    def _find_token(self, number: int) -> CancelToken:
-        with self._lock:
-            return self._tokens.setdefault(number, CancelToken())
-
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]  # Ray has no types
     def cancel(self, number: int) -> None:
         """Cancels a run that is under way or to come."""
-        self._find_token(number).is_set = True
+        self._tokens.setdefault(number, CancelToken()).is_set = True
 
 
 def is_stored(spec: ValueSpec) -> bool:
