@@ -37,7 +37,7 @@ from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import split_device_list
 from hetero_core.devices.provenance import describe_object, find_core_version
-from hetero_core.devices.registry import CallTarget
+from hetero_core.devices.registry import CallTarget, Registry
 from hetero_core.errors import BlobError, BlobMismatchError, ClosedError, ConfigValueError, HeteroError, UntrustedBlobError
 from hetero_core.files import HAS_OWNERS, find_writers, open_unlinked, remove_oldest, require_owner, write_whole
 from hetero_core.network.graph import Network
@@ -376,13 +376,7 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-Find = Callable[[str], tuple[DeviceName, Device]]
-"""Returns a device by its device string."""
-
-
-def describe_load(
-    network: Network, target: CallTarget, find: Find, extensions: Iterable[Extension], wrappers: Iterable[object]
-) -> bytes:
+def describe_load(network: Network, target: CallTarget, registry: Registry, extensions: Iterable[Extension]) -> bytes:
     """Returns the text, JSON in UTF-8 with sorted keys; the same in every process.
 
     Cost: the fingerprint of the network, which reads every constant once.
@@ -393,14 +387,16 @@ def describe_load(
         "network": network.name,
         "fingerprint": network.fingerprint,
         "pins": dict(network.affinity),
-        "device": _describe_device(target.device, target.entry, target.config, find, is_part=bool(target.device.arguments)),
+        "device": _describe_device(target.device, target.entry, target.config, registry, is_part=bool(target.device.arguments)),
         "extensions": sorted(f"{extension.domain}:{extension.op_type}-{extension.since_version}" for extension in extensions),
-        "wrappers": [str(describe_object("", wrapper)) for wrapper in wrappers],
+        "wrappers": [str(describe_object("", wrapper)) for wrapper in registry.wrappers],
     }
     return json.dumps(fields, sort_keys=True, default=_to_json).encode()
 
 
-def _describe_device(device: DeviceName, entry: Device, config: Mapping[str, Any], find: Find, *, is_part: bool) -> dict[str, Any]:
+def _describe_device(
+    device: DeviceName, entry: Device, config: Mapping[str, Any], registry: Registry, *, is_part: bool
+) -> dict[str, Any]:
     """Returns the device, its plugin, machine and configuration; for a list, the same of all its devices in order.
 
     An import of a composed network cannot change run-time keys of its parts, so these keys count for parts.
@@ -414,15 +410,15 @@ def _describe_device(device: DeviceName, entry: Device, config: Mapping[str, Any
         "config": {
             name: value for name, value in config.items() if name not in STANDARD_KEYS and (is_part or not keys[name].runtime)
         },
-        "parts": [_describe_part(part, find) for part in split_device_list(device.arguments)] if device.arguments else [],
+        "parts": [_describe_part(part, registry) for part in split_device_list(device.arguments)] if device.arguments else [],
     }
 
 
-def _describe_part(name: str, find: Find) -> Any:
+def _describe_part(name: str, registry: Registry) -> Any:
     try:
-        device, entry = find(name)
+        device, entry = registry.find(name)
         device, config = entry.resolve(device, None)
-        return _describe_device(device, entry, config, find, is_part=True)
+        return _describe_device(device, entry, config, registry, is_part=True)
     except HeteroError as error:
         # The load decides whether a device of a list may be missing.
         return f"{type(error).__name__}: {error}"

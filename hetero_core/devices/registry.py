@@ -12,7 +12,7 @@ import inspect
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,6 @@ from hetero_core import hookspecs
 from hetero_core.contract import DeviceName
 from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, CommonConfig, convert_value, require_mapping
 from hetero_core.devices.device import Device
-from hetero_core.devices.extensions import OPERATOR_TYPES_GROUP
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import Provenance, call_named, describe_object, read_identity
 from hetero_core.devices.switches import PLUGINS_VARIABLE, Switches
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
 DEVICES_GROUP = "hetero_core.devices"
 WRAPPERS_GROUP = "hetero_core.wrappers"
+OPERATOR_TYPES_GROUP = "hetero_core.operator_types"
 ROLES_GROUP = "hetero_core.roles"
 """The entry-point group of devices that the core itself uses: role -> device name. "isolator" runs a device in a process of its
 own, "splitter" splits a network over a list of devices.
@@ -276,9 +276,45 @@ class Registry:
             existing = self._devices.get(name)
             return self._create_in_time(name, announcement) if existing is None else existing
 
-    def created(self, name: str) -> bool:
-        """Says whether the device was created already."""
-        return name in self._devices
+    def find(self, device: str | DeviceName) -> tuple[DeviceName, Device]:
+        """Returns a device by its device string. Raises: errors of device names; as `device` does."""
+        parsed = parse_device_name(device)
+        entry = self.device(parsed.name)
+        return entry.check_name(parsed), entry
+
+    def find_target(self, device: str | DeviceName, config: Mapping[str, Any] | None) -> CallTarget:
+        """Returns the target of a call with this configuration. Raises: errors of device names and configuration."""
+        parsed, entry, values = self.find_for_call(device, config)
+        resolved, complete = entry.resolve(parsed, values)
+        return CallTarget(resolved, entry, complete)
+
+    def find_for_call(
+        self, device: str | DeviceName, config: Mapping[str, Any] | None
+    ) -> tuple[DeviceName, Device, Mapping[str, Any] | None]:
+        """Returns the device that a call is for, and the values of the call for it: rewritten if the call or the device's settings have
+        ISOLATE. Values that are set for the device are then passed with the call, since the isolator does not know them.
+
+        Raises: as `find_target` does; DeviceNotFoundError if no isolator is installed.
+        """
+        parsed = parse_device_name(device)
+        require_mapping({} if config is None else config, f"device {parsed}")
+        call = {_fold(name): value for name, value in (config or {}).items()}
+        existing = self._devices.get(parsed.name)
+        values = {} if existing is None else existing.read_set(parsed)
+        value = {**self.common.read(), **values, **call}.get(ISOLATE_KEY)
+        is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(parsed))
+        isolator = self.device_of_role.get("isolator", "")
+        if not is_isolated or parsed.name == isolator:
+            return *self.find(parsed), config
+        if isolator not in self._announced:
+            raise DeviceNotFoundError(
+                f"device {parsed} cannot have {ISOLATE_KEY}=YES: no plugin is installed that runs a device in a process of its own. "
+                "Install one, as with 'pip install hetero-process', or leave the key out"
+            )
+        merged = {**values, **call, ISOLATE_KEY: False}
+        device_id = parsed.id or str(merged.pop("DEVICE_ID", None) or "")
+        isolated = str(DeviceName(parsed.name, device_id, parsed.arguments))
+        return *self.find(DeviceName(isolator, "", isolated)), merged
 
     def register(self, name: str, plugin: Any) -> None:
         """Makes a plugin known under a name: a factory when it has `create_device`, the device itself otherwise.
@@ -442,9 +478,6 @@ def _fold(name: str) -> str:
     return name.strip().upper() if isinstance(name, str) and name.strip().upper() in (ISOLATE_KEY, "DEVICE_ID") else name
 
 
-Find = Callable[[DeviceName], tuple[DeviceName, Device]]
-
-
 @dataclass(frozen=True, slots=True)
 class CallTarget:
     """The device of a query, a load or an import; `config` is the complete configuration of that call."""
@@ -452,41 +485,3 @@ class CallTarget:
     device: DeviceName
     entry: Device
     config: Mapping[str, Any]
-
-
-def find_target(device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find) -> CallTarget:
-    """Returns the target of a call with this configuration.
-
-    Raises: errors of device names and configuration.
-    """
-    parsed, entry, values = find_for_call(device, config, registry, find)
-    resolved, complete = entry.resolve(parsed, values)
-    return CallTarget(resolved, entry, complete)
-
-
-def find_for_call(
-    device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find
-) -> tuple[DeviceName, Device, Mapping[str, Any] | None]:
-    """Returns the device that a call is for, and the values of the call for it: rewritten if the call or the device's settings have
-    ISOLATE. Values that are set for the device are then passed with the call, since the isolator does not know them.
-
-    Raises: as `find_target` does; DeviceNotFoundError if no isolator is installed.
-    """
-    parsed = parse_device_name(device)
-    require_mapping({} if config is None else config, f"device {parsed}")
-    call = {_fold(name): value for name, value in (config or {}).items()}
-    values = registry.device(parsed.name).read_set(parsed) if registry.created(parsed.name) else {}
-    value = {**registry.common.read(), **values, **call}.get(ISOLATE_KEY)
-    is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(parsed))
-    isolator = registry.device_of_role.get("isolator", "")
-    if not is_isolated or parsed.name == isolator:
-        return *find(parsed), config
-    if isolator not in registry.names():
-        raise DeviceNotFoundError(
-            f"device {parsed} cannot have {ISOLATE_KEY}=YES: no plugin is installed that runs a device in a process of its own. Install "
-            "one, as with 'pip install hetero-process', or leave the key out"
-        )
-    merged = {**values, **call, ISOLATE_KEY: False}
-    device_id = parsed.id or str(merged.pop("DEVICE_ID", None) or "")
-    isolated = str(DeviceName(parsed.name, device_id, parsed.arguments))
-    return *find(DeviceName(isolator, "", isolated)), merged

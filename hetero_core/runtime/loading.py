@@ -22,7 +22,6 @@ from weakref import WeakSet
 
 from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext, freeze_mapping
 from hetero_core.devices.config import DEADLINE_KEY, MEMORY_LIMIT_KEY, STRICT_KEY
-from hetero_core.devices.device import Device
 from hetero_core.devices.registry import CallTarget, Registry
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
 from hetero_core.errors import (
@@ -232,12 +231,10 @@ class Loader:
         registry: Registry,
         executors: ExecutorManager,
         extensions: Mapping[tuple[str, str], Extension],
-        find: Callable[[str | DeviceName], tuple[DeviceName, Device]],
     ) -> None:
         self._registry = registry
         self._executors = executors
         self._extensions = extensions
-        self._find = find
         # Weak: a network without references needs no closing.
         self._loaded: WeakSet[ExecutableNetwork] = WeakSet()
 
@@ -272,7 +269,7 @@ class Loader:
             return make()
         names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
         return cache.load(
-            describe_load(network, target, self._find, self._extensions.values(), self._registry.wrappers),
+            describe_load(network, target, self._registry, self._extensions.values()),
             take=lambda _, payload: bind(entry.import_network(device, take_border(payload)[0], config, names), is_from_cache=True),
             make=make,
             pack=ExecutableNetwork.pack,
