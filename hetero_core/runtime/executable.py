@@ -53,7 +53,7 @@ from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.types import HOST
 from hetero_core.profile import Profile
 from hetero_core.runtime import executors
-from hetero_core.runtime.executors import FORK_ADVICE, Executor, Turns, keep_in_child, retain
+from hetero_core.runtime.executors import FORK_ADVICE, RANKS, Executor, keep_in_child, retain
 from hetero_core.runtime.inputs import DeviceTensor, QuickCheck, name_inputs, order_inputs
 from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
 from hetero_core.runtime.request import NO_STATE, InferRequest, Start, wait_for_runs
@@ -103,7 +103,7 @@ class Binding:
     target: CallTarget
     made: Executable
     run: RunFunction
-    executor: Executor | Turns
+    executor: Executor
     around: Surroundings
     is_from_cache: bool = False
     replacements: Replacements | None = None
@@ -145,7 +145,6 @@ class ExecutableNetwork:
         self.executable = executable
         self.takes_tensors = executable.takes_tensors
         self.run_device: RunFunction = binding.run
-        self.submit = binding.executor.submit
         self.to_host: Callable[[Array], Array] = lambda array: entry.call("to_host", device, array=array)
         self.from_host: Callable[..., Array] = lambda array, spec, target=None: entry.call(
             "from_host", device, array=array, spec=spec, target=target
@@ -343,6 +342,12 @@ class ExecutableNetwork:
             self.thread_of_run.pop(context, None)
             if profile is not None:
                 profile.end_run()
+
+    def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        """Returns the future of a task on the threads of the network, which runs before waiting tasks of a lower MODEL_PRIORITY if
+        networks take turns. Raises: ClosedError.
+        """
+        return self._binding.executor.submit(task, rank=RANKS[self.config[PRIORITY_KEY]])
 
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a run with inputs in the device's memory; `done` gets outputs on the host. Raises: as `run_host` does."""
@@ -593,8 +598,6 @@ class ExecutableNetwork:
         own = {name: value for name, value in settings.items() if name not in _OWN_KEYS}
         if own:
             call_named(lambda: self.executable.set_config(own), blame=self.provenance, where="set_config")
-        if isinstance(self._binding.executor, Turns):
-            self._binding.executor.set_priority(changed[PRIORITY_KEY])
         if LOG_KEY in settings:
             self._binding.target.entry.set_log_level(settings[LOG_KEY])
         self._changes = {**self._changes, **config}

@@ -21,7 +21,6 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
-from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY
 from hetero_core.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -105,25 +104,6 @@ RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}
 """MODEL_PRIORITY -> rank; the lowest goes first."""
 
 
-class Turns:
-    """The place of a network on an executor that several networks share: runs of a higher MODEL_PRIORITY go first."""
-
-    def __init__(self, executor: Executor, rank: int) -> None:
-        self._executor = executor
-        self._rank = rank
-
-    def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        """Returns the future of a task, which runs before waiting tasks of a lower priority. Raises: ClosedError."""
-        return self._executor.submit(task, rank=self._rank)
-
-    def retire(self) -> None:
-        """Does nothing: other networks use the threads, too."""
-
-    def set_priority(self, priority: str) -> None:
-        """Gives the runs that are submitted from now on another MODEL_PRIORITY."""
-        self._rank = RANKS[priority]
-
-
 EXIT_SECONDS = 10.0
 """Seconds that the interpreter's exit waits for runs in flight, in all."""
 
@@ -145,40 +125,24 @@ class ExecutorManager:
         self._process = os.getpid()
         _open.add(self)
 
-    def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor | Turns:
-        """Returns the executor of a network that is loaded with this configuration on the device of this name.
-
-        It has NUM_STREAMS times `depth` threads and is the network's own; if EXCLUSIVE_ASYNC_REQUESTS is set, all such networks of
-        the device share a single thread, and runs of a higher MODEL_PRIORITY go first.
+    def create_executor(self, name: str, *, workers: int, is_shared: bool = False) -> Executor:
+        """Returns a new executor of up to this many threads, 1 or more; a shared one is the same for all who give its name.
 
         Raises: ClosedError after `close`.
         """
-        if not config[EXCLUSIVE_KEY]:
-            return self.create_executor(name, workers=config[STREAMS_KEY] * depth)
-        self._require_process(name)
-        with self._lock:
-            executor = self._shared.get(name)
-            if executor is None:
-                executor = self._shared[name] = self._create(f"{name}-exclusive", 1, is_ranked=True)
-            return Turns(executor, RANKS[config[PRIORITY_KEY]])
-
-    def create_executor(self, name: str, *, workers: int) -> Executor:
-        """Returns a new executor of up to this many threads, 1 or more. Raises: ClosedError after `close`."""
-        self._require_process(name)
-        with self._lock:
-            return self._create(name, workers)
-
-    def _require_process(self, name: str) -> None:
         # Asked before the lock, which a thread of the parent may have held.
         if self._process != os.getpid():
             raise ClosedError(f"cannot make threads for {name}: its Core cannot be used here: {FORK_ADVICE}")
-
-    def _create(self, name: str, workers: int, *, is_ranked: bool = False) -> Executor:
-        if self._is_closed:
-            raise ClosedError(f"cannot make threads for {name}: its Core is closed")
-        executor = Executor(name, workers, self, is_ranked=is_ranked)
-        self._executors.add(executor)
-        return executor
+        with self._lock:
+            executor = self._shared.get(name) if is_shared else None
+            if executor is None:
+                if self._is_closed:
+                    raise ClosedError(f"cannot make threads for {name}: its Core is closed")
+                executor = Executor(name, workers, self, is_shared=is_shared)
+                self._executors.add(executor)
+                if is_shared:
+                    self._shared[name] = executor
+            return executor
 
     def close(self, timeout: float | None = None) -> None:
         """Drops all queued tasks, waits for the running tasks, and ends the threads; `timeout` in seconds.
@@ -200,8 +164,8 @@ class ExecutorManager:
 class Executor:
     """Up to `workers` threads, each started if no thread is idle. They are named `hetero-<name>_<index>`."""
 
-    def __init__(self, name: str, workers: int, manager: ExecutorManager, *, is_ranked: bool = False) -> None:
-        """`is_ranked`: tasks of several networks take turns on it, by their rank."""
+    def __init__(self, name: str, workers: int, manager: ExecutorManager, *, is_shared: bool = False) -> None:
+        """`is_shared`: tasks of several networks take turns on it, by their rank."""
         self.workers = workers
         self._name = name
         # Held, so that the exit of the interpreter finds the manager of executors in use.
@@ -209,10 +173,11 @@ class Executor:
         self._lock = threading.Lock()
         self.is_closed = False
         """Whether the Core has been closed, and waits for the running tasks."""
+        self._is_shared = is_shared
         self._process = os.getpid()
         from queue import PriorityQueue, SimpleQueue  # a network with synchronous runs only has no executor
 
-        self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if is_ranked else SimpleQueue()
+        self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if is_shared else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
         # A thread refers to the queue, not to the executor, so that the threads end with the executor's last reference.
@@ -220,11 +185,12 @@ class Executor:
         self._end.atexit = False
 
     def retire(self) -> None:
-        """Lets the threads end: a closed network may stay referenced."""
-        self._end()
+        """Lets the threads of a single network end: a closed network may stay referenced."""
+        if not self._is_shared:
+            self._end()
 
     def submit(self, task: Callable[[], Any], *, rank: int = RANKS["MEDIUM"]) -> Future[Any]:
-        """Returns the future of a task. Tasks run in order of submission; in a ranked executor, tasks of a lower rank run first.
+        """Returns the future of a task. Tasks run in order of submission; in a shared executor, tasks of a lower rank run first.
 
         Raises: ClosedError after the Core was closed, and in a forked child.
         """

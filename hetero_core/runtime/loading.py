@@ -23,6 +23,7 @@ from weakref import WeakSet
 from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext, freeze_mapping
 from hetero_core.devices.config import DEADLINE_KEY, MEMORY_LIMIT_KEY, STRICT_KEY
 from hetero_core.devices.registry import CallTarget, Registry
+from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
 from hetero_core.errors import (
     BlobDamagedError,
@@ -307,7 +308,10 @@ class Loader:
             def run(inputs: tuple[Any, ...], context: RunContext) -> Any:
                 return infer(device=device, executable=executable, inputs=inputs, context=context)
 
-        executor = self._executors.open_executor(str(device), config, depth=executable.pipeline_depth)
+        if config[EXCLUSIVE_KEY]:  # such networks of a device take turns on one thread
+            executor = self._executors.create_executor(f"{device}-exclusive", workers=1, is_shared=True)
+        else:
+            executor = self._executors.create_executor(str(device), workers=config[STREAMS_KEY] * executable.pipeline_depth)
         binding = Binding(target, executable, run, executor, around, is_from_cache, replacements)
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)
