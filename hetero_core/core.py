@@ -38,9 +38,9 @@ from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
 from hetero_core.runtime import executors
-from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.executable import ExecutableNetwork, Surroundings
 from hetero_core.runtime.executors import FORK_ADVICE, Executor, ExecutorManager, retain
-from hetero_core.runtime.loading import Loader, call_in_time, check_sections, describe_model, take_border
+from hetero_core.runtime.loading import Loader, call_in_time, check_sections, describe_model
 
 if TYPE_CHECKING:
     import onnx
@@ -392,7 +392,7 @@ class Core:
         try:
             target = self._find_import_target(header, payload, device, None, None)
             with container.require_trust(header, payload, trust=trust) as trusted:
-                check = target.entry.check_payload(target.device, take_border(trusted)[0], target.config)
+                check = target.entry.check_payload(target.device, Surroundings.take(trusted)[0], target.config)
             omission = container.describe_omission(payload, trusted)
             return replace(check, answer="works after recompiling", reason=omission) if omission and not check.reason else check
         except (BlobDamagedError, PluginError):
