@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
@@ -20,10 +21,9 @@ from hetero_core.files import (
     HAS_OWNERS,
     describe_kind,
     find_writers,
+    open_owned,
     open_plain,
-    open_unlinked,
     remove_oldest,
-    require_owner,
     write_whole,
 )
 
@@ -59,18 +59,11 @@ class Store:
         if folder is None:
             return None
         path = f"{folder}/{name}"
-        try:
-            descriptor = open_unlinked(path, os.O_RDONLY)
-            with os.fdopen(descriptor, "rb") as file:
-                require_owner(os.fstat(descriptor), path, ())
-                with suppress(OSError):  # the disk may be read-only
-                    os.utime(descriptor)
-                return _check(file.read(), path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            logger.warning("an entry of the private store is not used: %s", error.strerror or error)
-            return None
+        content = _read(path, open_owned)
+        if content is not None:
+            with suppress(OSError):  # the disk may be read-only
+                os.utime(path)
+        return content
 
     def write(self, name: str, content: bytes) -> None:
         """Stores an entry with mode 0600; replaces an entry of the same name."""
@@ -87,14 +80,7 @@ class Store:
 
 def read_brought(path: str) -> bytes | None:
     """Returns the content of an entry that an installed package ships, trusted like the package's code; None as `Store.read`."""
-    try:
-        with os.fdopen(open_plain(path), "rb") as file:
-            return _check(file.read(), path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        logger.warning("'%s' is not used: %s", path, error.strerror or error)
-        return None
+    return _read(path, open_plain)
 
 
 def write_entry(path: str, content: bytes) -> None:
@@ -102,8 +88,15 @@ def write_entry(path: str, content: bytes) -> None:
     write_whole(path, lambda stream: stream.write(sha256(content).digest() + content))
 
 
-def _check(stored: bytes, path: str) -> bytes | None:
-    digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
+def _read(path: str, open_file: Callable[[str], int]) -> bytes | None:
+    try:
+        with os.fdopen(open_file(path), "rb") as file:
+            digest, content = file.read(_DIGEST_BYTES), file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.warning("'%s' is not used: %s", path, error.strerror or error)
+        return None
     if sha256(content).digest() == digest:
         return content
     logger.warning("'%s' is damaged; it is made anew", path)

@@ -215,15 +215,14 @@ class Loader:
         folder = config.get("CACHE_DIR")
         if not folder:
             return make()
-        from hetero_core.blobs.cache import describe_load, make_cache  # hashes, blobs
+        from hetero_core.blobs.cache import describe_load, load_cached  # hashes, blobs
 
-        cache = make_cache(folder, config.get("CACHE_SIZE_LIMIT", 0))
-        if cache is None:
-            return make()
         names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
-        return cache.load(
-            describe_load(network, target, self._registry, self._extensions.values()),
-            take=lambda _, payload: bind(
+        return load_cached(
+            folder,
+            config.get("CACHE_SIZE_LIMIT", 0),
+            lambda: describe_load(network, target, self._registry, self._extensions.values()),
+            take=lambda payload: bind(
                 entry.import_network(device, Surroundings.take(payload)[0], config, names), is_from_cache=True
             ),
             make=make,
