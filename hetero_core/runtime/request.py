@@ -113,8 +113,6 @@ class InferRequest:
         self._input_of_name: dict[str, Any] = {}
         self._preset_of_name: dict[str, Any] = {}
         self._has_states = bool(network.border.states)
-        if self._has_states:
-            self.states = RequestStates(network, self)
         # With a deadline, the run makes its working memory, since it may be abandoned.
         if network.deadline is None and network.find_delegate() is None:
             self._state = network.create_state()
@@ -125,7 +123,7 @@ class InferRequest:
 
     @cached_property
     def states(self) -> RequestStates:
-        """The states by the name of the input that reads them; made with the request if there are any."""
+        """The states by the name of the input that reads them."""
         return RequestStates(self._network, self)
 
     # Runs: on this thread, in an event loop, and detached
