@@ -17,15 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from hetero_core.errors import PrivateFolderError
-from hetero_core.files import (
-    HAS_OWNERS,
-    describe_kind,
-    find_writers,
-    open_owned,
-    open_plain,
-    remove_oldest,
-    write_whole,
-)
+from hetero_core.files import HAS_OWNERS, describe_kind, find_writers, open_owned, open_plain, remove_oldest, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -178,19 +170,16 @@ def _make_private(path: str) -> None:
         status = os.lstat(path)
     except OSError as error:
         raise PrivateFolderError(f"cannot make the folder '{path}': {error.strerror or error}; {_ADVICE}") from error
-    if not stat.S_ISDIR(status.st_mode):
-        raise PrivateFolderError(
-            f"cannot keep code in '{path}': it is {describe_kind(status.st_mode)}; expected a folder of your own. Remove it"
-        )
-    if status.st_uid != os.geteuid():
-        raise PrivateFolderError(
-            f"cannot keep code in '{path}': the folder belongs to user {status.st_uid}, expected {os.geteuid()}; remove it, or {_ADVICE}"
-        )
     mode = stat.S_IMODE(status.st_mode)
-    # Made with mode 0700, so that group write permission, even for the user's own group, shows a later change.
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PrivateFolderError(
-            f"cannot keep code in '{path}': others may write to it (mode {mode:04o}, expected 0700), and may have; remove it"
-        )
-    if mode != 0o700:
-        os.chmod(path, 0o700)
+    if not stat.S_ISDIR(status.st_mode):
+        fault = f"it is {describe_kind(status.st_mode)}; expected a folder of your own. Remove it"
+    elif status.st_uid != os.geteuid():
+        fault = f"the folder belongs to user {status.st_uid}, expected {os.geteuid()}; remove it, or {_ADVICE}"
+    elif mode & (stat.S_IWGRP | stat.S_IWOTH):
+        # Made with mode 0700, so that group write permission, even for the user's own group, shows a later change.
+        fault = f"others may write to it (mode {mode:04o}, expected 0700), and may have; remove it"
+    else:
+        if mode != 0o700:
+            os.chmod(path, 0o700)
+        return
+    raise PrivateFolderError(f"cannot keep code in '{path}': {fault}")

@@ -167,10 +167,7 @@ class Device:
         if config.get(LOG_KEY) is not None:
             self.set_log_level(config[LOG_KEY])
         resolved = resolve_threads(
-            config,
-            device=str(device),
-            processors=count_processors(),
-            find_range=lambda: self.metric(device, "RANGE_FOR_STREAMS"),
+            config, device=str(device), processors=count_processors(), find_range=lambda: self.metric(device, "RANGE_FOR_STREAMS")
         )
         return device, resolved
 

@@ -24,13 +24,7 @@ from hetero_core.devices.config import DEADLINE_KEY, MEMORY_LIMIT_KEY, STRICT_KE
 from hetero_core.devices.registry import CallTarget, Registry
 from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
-from hetero_core.errors import (
-    BlobDamagedError,
-    DeadlineExceededError,
-    InvalidNetworkError,
-    MemoryLimitError,
-    UnsupportedNodesError,
-)
+from hetero_core.errors import BlobDamagedError, DeadlineExceededError, InvalidNetworkError, MemoryLimitError, UnsupportedNodesError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.border import EMPTY_BORDER, Border, find_contradiction
 from hetero_core.network.graph import Network, iterate_graphs
@@ -179,12 +173,7 @@ def list_replaceable(network: Network) -> tuple[ValueSpec, ...]:
 class Loader:
     """The loads of a Core. Safe for threads."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        executors: ExecutorManager,
-        extensions: Mapping[tuple[str, str], Extension],
-    ) -> None:
+    def __init__(self, registry: Registry, executors: ExecutorManager, extensions: Mapping[tuple[str, str], Extension]) -> None:
         self._registry = registry
         self._executors = executors
         self._extensions = extensions
