@@ -282,7 +282,7 @@ class Core:
         """
         self._require_open()
         if device is None:
-            self._registry.common.set(config)
+            self._registry.set_common(config)
         else:
             parsed, entry = self._find(device)
             entry.set_config(parsed, config)

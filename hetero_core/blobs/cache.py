@@ -253,9 +253,6 @@ class _UnusableEntryError(Exception):
     """An entry is there and cannot be used."""
 
 
-_ADVICE = "take a folder of your own, of mode 0700"
-
-
 @dataclass(frozen=True, slots=True)
 class CacheFolder:
     """A folder without links in its path. `owners` may have written its files beside the user.

@@ -1,14 +1,12 @@
 """Configuration of devices: declared keys, aliases, conversion of texts, and the merge of defaults, `set_config` and call.
 
-LOG_LEVEL sets the loggers of the core and of a device's package; handlers are the program's own. `CommonConfig` holds the values for
-all devices at once.
+LOG_LEVEL sets the loggers of the core and of a device's package; handlers are the program's own.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -103,6 +101,8 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
 )
 """The keys that the core itself handles for every device; the keys of the cache only for devices that export and import."""
 
+COMMON_KEYS = freeze_mapping((name, key) for name, key in STANDARD_KEYS.items() if name != "DEVICE_ID")
+"""The keys that can be set for all devices at once."""
 CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
 
 # Names of the Inference Engine 1.x API for today's keys.
@@ -301,40 +301,3 @@ def merge_config(keys: Mapping[str, ConfigKey], *layers: Mapping[str, Any]) -> M
     for layer in layers:
         merged.update(layer)
     return freeze_mapping((name, merged[name]) for name in sorted(merged))
-
-
-_KEYS = freeze_mapping((name, key) for name, key in STANDARD_KEYS.items() if name != "DEVICE_ID")
-
-
-class CommonConfig:
-    """Values for all devices, overridden by the values of a single device. Safe for threads."""
-
-    def __init__(self, of_environment: Mapping[str, Any] = freeze_mapping({})) -> None:
-        self._of_environment = freeze_mapping(of_environment)
-        self._values: Mapping[str, Any] = self._of_environment
-        self._lock = threading.Lock()
-
-    def read(self) -> Mapping[str, Any]:
-        """Returns the values by key; a later `set` does not change the returned mapping."""
-        return self._values
-
-    def set(self, config: Mapping[str, Any]) -> None:
-        """Keeps values; None removes the value of a key, so that the environment's holds again. All are checked before any is kept.
-
-        Raises: ConfigKeyError, ConfigValueError.
-        """
-        try:
-            converted, dropped = convert_changes(config, _KEYS, device="(all)")
-        except ConfigKeyError as error:
-            error.add_note("without a device, set_config takes the keys that every device has; name the device for others")
-            raise
-        with self._lock:
-            remaining = {name: value for name, value in self._values.items() if name not in dropped}
-            self._values = freeze_mapping({**self._of_environment, **remaining, **converted})
-        if LOG_KEY in converted or LOG_KEY in dropped:
-            set_log_level(converted.get(LOG_KEY), "hetero_core")
-
-    def close(self) -> None:
-        """Restores the program's own log level, if a level was set."""
-        if LOG_KEY in self._values:
-            set_log_level(None, "hetero_core")

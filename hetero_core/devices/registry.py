@@ -23,13 +23,23 @@ import pluggy
 
 from hetero_core import hookspecs
 from hetero_core.contract import DeviceName
-from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, CommonConfig, convert_value, require_mapping
+from hetero_core.devices.config import (
+    COMMON_KEYS,
+    ISOLATE_KEY,
+    LOG_KEY,
+    STANDARD_KEYS,
+    convert_changes,
+    convert_value,
+    require_mapping,
+    set_log_level,
+)
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.provenance import Provenance, call_named, describe_object, read_identity
 from hetero_core.devices.switches import PLUGINS_VARIABLE, Switches
 from hetero_core.devices.watch import Patience
 from hetero_core.errors import (
+    ConfigKeyError,
     DeviceNameError,
     DeviceNotFoundError,
     DeviceUnavailableError,
@@ -212,7 +222,9 @@ class Registry:
         self.wrappers = load_wrappers(wrapper for wrapper in wrappers if wrapper.name.upper() not in self._left_out)
         self.device_of_role = {entry.name: str(entry.value) for entry in entry_points.select(group=ROLES_GROUP)}
         self.operator_types = list(entry_points.select(group=OPERATOR_TYPES_GROUP))
-        self.common = CommonConfig({"CACHE_DIR": switches.cache_dir} if switches.cache_dir else {})
+        self._of_environment = {"CACHE_DIR": switches.cache_dir} if switches.cache_dir else {}
+        # Values for all devices, which those of a device override; a new mapping with each change.
+        self._common: dict[str, Any] = self._of_environment
 
     def names(self) -> tuple[str, ...]:
         """Returns all device names, sorted; loads nothing."""
@@ -301,7 +313,7 @@ class Registry:
         call = {_fold(name): value for name, value in (config or {}).items()}
         existing = self._devices.get(parsed.name)
         values = {} if existing is None else existing.read_set(parsed)
-        value = {**self.common.read(), **values, **call}.get(ISOLATE_KEY)
+        value = {**self._common, **values, **call}.get(ISOLATE_KEY)
         is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(parsed))
         isolator = self.device_of_role.get("isolator", "")
         if not is_isolated or parsed.name == isolator:
@@ -315,6 +327,21 @@ class Registry:
         device_id = parsed.id or str(merged.pop("DEVICE_ID", None) or "")
         isolated = str(DeviceName(parsed.name, device_id, parsed.arguments))
         return *self.find(DeviceName(isolator, "", isolated)), merged
+
+    def set_common(self, config: Mapping[str, Any]) -> None:
+        """Keeps values for all devices; None removes the value of a key, so that the environment's holds again. All are checked before
+        any is kept. Raises: ConfigKeyError, ConfigValueError.
+        """
+        try:
+            converted, dropped = convert_changes(config, COMMON_KEYS, device="(all)")
+        except ConfigKeyError as error:
+            error.add_note("without a device, set_config takes the keys that every device has; name the device for others")
+            raise
+        with self._lock:
+            remaining = {name: value for name, value in self._common.items() if name not in dropped}
+            self._common = {**self._of_environment, **remaining, **converted}
+        if LOG_KEY in (*converted, *dropped):
+            set_log_level(converted.get(LOG_KEY), "hetero_core")
 
     def register(self, name: str, plugin: Any) -> None:
         """Makes a plugin known under a name: a factory when it has `create_device`, the device itself otherwise.
@@ -348,7 +375,7 @@ class Registry:
     def _retire(self, announcement: Announcement, device: Device) -> None:
         if announcement.is_factory:
             # A second object for the same plugin closes it once nothing refers to the first.
-            closer = Device(device.provenance, device.manager, device.patience, self.common.read)
+            closer = Device(device.provenance, device.manager, device.patience, dict)
             self._unnamed.append((weakref.ref(device), closer))
         else:
             # A plugin object that is itself the device may be registered again, but is closed once, with the Core.
@@ -379,7 +406,8 @@ class Registry:
             ]
         for provenance in unanswered:
             logger.warning("device %s is not closed: %s hangs", provenance.device, provenance)
-        self.common.close()
+        if LOG_KEY in self._common:
+            set_log_level(None, "hetero_core")
         _close_all(devices)
 
     def _create_in_time(self, name: str, announcement: Announcement) -> Device:
@@ -413,7 +441,7 @@ class Registry:
                 created = call_named(factory, blame=provenance, where="create_device")
             if created is None:
                 raise PluginError(f"{provenance} has a create_device that returned nothing, or that is not marked with @hookimpl")
-            device = Device(provenance, self._manage(created, provenance), announcement.patience, self.common.read)
+            device = Device(provenance, self._manage(created, provenance), announcement.patience, lambda: self._common)
         except HeteroError as error:
             error.add_note(f"raised by {provenance} while it created device {name}")
             raise

@@ -155,8 +155,7 @@ class RemoteDevice(Generic[AnyCarrier]):
     where: str
     """The words after the full name of the device behind the colon: "in a process of its own"."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._carriers: dict[Hashable, AnyCarrier] = {}
         # By the device's name: the carrier of the last call with a configuration.

@@ -332,7 +332,7 @@ class ProcessDevice(RemoteDevice[ProcessCarrier]):
             raise DeviceUnavailableError(
                 f"device {name} shares memory by memfd_create, which Linux alone has; use the device itself here"
             )
-        super().__init__(name)
+        super().__init__()
 
     def locate(self, device: DeviceName, config: Mapping[str, Any] | None) -> tuple[str, str, int]:
         """The device behind the colon, the Python and the limit of memory."""

@@ -39,4 +39,4 @@ def create_device(core: Core, name: str) -> object:
     connect_cluster(name)
     from hetero_ray.device import RayDevice
 
-    return RayDevice(name)
+    return RayDevice()

@@ -201,8 +201,8 @@ class RayDevice(RemoteDevice[RayCarrier]):
         }
     )
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self) -> None:
+        super().__init__()
         self._fleet = Fleet()
         self._bytes_put = self._bytes_got = 0
         self._shipments = Shipments()
