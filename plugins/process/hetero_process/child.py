@@ -98,16 +98,15 @@ class Child:
             lane.tokens.pop(request, None)
 
     def _call(self, channel: messages.Channel, request: int, text: bytes, files: tuple[int, ...]) -> None:
-        operation, arguments = load_value(text)
+        operation, arguments, forgotten = load_value(text)
+        for session in forgotten:
+            self._sessions.pop(session, None)
         bulk = [messages.take_block(file) for file in files]
         result: Any = None
         buffers: Sequence[Any] = ()
         if operation == "open_session":
             number, network = arguments
             self._sessions[number] = _Session(self._host.open_session(network))
-        elif operation == "close_sessions":
-            for number in arguments:
-                self._sessions.pop(number, None)
         else:
             result, buffers = self._host.answer(operation, arguments, bulk)
         with ExitStack() as opened:

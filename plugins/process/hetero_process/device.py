@@ -246,13 +246,9 @@ class ProcessCarrier(Succession[ProcessLink]):
         Raises: the child's error; DeviceCrashedError; DeadlineExceededError.
         """
         link, end_of_wait = self.find_link(), find_end_of_wait()
-        forgotten = link.take_forgotten()
-        if forgotten:
-            with suppress(DeviceCrashedError):  # a child that is gone has forgotten them
-                link.request(messages.CALL, dump_value(("close_sessions", forgotten)), what="closed requests")
         with ExitStack() as opened:
             blocks = [opened.enter_context(messages.open_block(buffer)) for buffer in bulk]
-            text, files = dump_value((operation, arguments)), [block.fileno() for block in blocks]
+            text, files = dump_value((operation, arguments, link.take_forgotten())), [block.fileno() for block in blocks]
             answer = link.request(messages.CALL, text, files, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
         text, received = self.read_answer(answer)
         return load_value(text), tuple(messages.take_block(file) for file in received)
