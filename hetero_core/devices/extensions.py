@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from hetero_core.contract import Extension
-from hetero_core.devices.provenance import read_identity
+from hetero_core.devices.provenance import load_entry_point, read_identity
 from hetero_core.errors import HeteroError, PluginError
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
@@ -55,9 +55,4 @@ class OperatorTypes:
 
 def _import(entry_point: Any) -> tuple[str, InferTypes]:
     blame = f"'{entry_point.name}' of {' '.join(read_identity(entry_point.dist)).strip()}, which tells types of operators,"
-    try:
-        return blame, entry_point.load()
-    except (Exception, SystemExit) as error:
-        raise PluginError(
-            f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it"
-        ) from error
+    return blame, load_entry_point(entry_point, blame, cure="; mend or uninstall it")

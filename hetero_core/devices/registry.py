@@ -35,7 +35,7 @@ from hetero_core.devices.config import (
 )
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.provenance import Provenance, call_named, describe_object, read_identity
+from hetero_core.devices.provenance import Provenance, call_named, describe_object, load_entry_point, read_identity
 from hetero_core.devices.switches import PLUGINS_VARIABLE, Switches
 from hetero_core.devices.watch import Patience
 from hetero_core.errors import (
@@ -76,6 +76,13 @@ class Announcement:
         """Says whether the plugin makes its device; else it is the device."""
         return self.entry_point is not None or hasattr(self.plugin, "create_device")
 
+    def load_plugin(self) -> Any:
+        """Returns the plugin, imported. Raises: DeviceUnavailableError with the error of the import."""
+        if self.entry_point is None:
+            return self.plugin
+        title = f"device {self.provenance.device} is not available: {self.provenance}"
+        return load_entry_point(self.entry_point, title, kind=DeviceUnavailableError)
+
 
 def read_announcements(entry_points: Iterable[Any], timeout: float | None) -> dict[str, list[Announcement]]:
     """Returns the plugins that announce each device name; several if distributions contradict each other."""
@@ -90,18 +97,6 @@ def read_announcements(entry_points: Iterable[Any], timeout: float | None) -> di
     return announced
 
 
-def load_entry_point(announcement: Announcement) -> Any:
-    """Returns the module of an announcement, imported. Raises: DeviceUnavailableError with the error of the import."""
-    provenance = announcement.provenance
-    try:
-        return announcement.entry_point.load()
-    except (Exception, SystemExit) as error:
-        raise DeviceUnavailableError(
-            f"device {provenance.device} is not available: {provenance} cannot be imported from '{provenance.module}': "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
 def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
     """Returns the wrapper modules. A broken wrapper, or one with a hook that would answer instead of the device, is an error at once:
     no device must run without its guard.
@@ -110,13 +105,8 @@ def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
     for entry_point in entry_points:
         distribution = "" if entry_point.dist is None else f" ({' '.join(read_identity(entry_point.dist))})"
         blame = f"wrapper '{entry_point.name}'{distribution}"
-        try:
-            wrapper = entry_point.load()
-        except (Exception, SystemExit) as error:
-            raise PluginError(
-                f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it, "
-                f"or leave it out by {PLUGINS_VARIABLE}=-{entry_point.name}"
-            ) from error
+        cure = f"; mend or uninstall it, or leave it out by {PLUGINS_VARIABLE}=-{entry_point.name}"
+        wrapper = load_entry_point(entry_point, blame, cure=cure)
         manager = manage_plugin(wrapper, blame, cure="; mend or uninstall it")
         for caller in manager.get_hookcallers(wrapper) or ():
             if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
@@ -267,9 +257,7 @@ class Registry:
 
         Raises: DeviceNotFoundError; DeviceUnavailableError for a package that cannot be imported.
         """
-        announcement = self.announcement(name)
-        plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
-        return getattr(plugin, attribute, default)
+        return getattr(self.announcement(name).load_plugin(), attribute, default)
 
     def device(self, name: str) -> Device:
         """Returns the device of a name, created on the first call.
@@ -432,7 +420,7 @@ class Registry:
 
     def _create(self, name: str, announcement: Announcement) -> Device:
         provenance = announcement.provenance
-        plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
+        plugin = announcement.load_plugin()
         check_api(plugin, provenance)
         try:
             created = plugin
