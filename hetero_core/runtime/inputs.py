@@ -134,13 +134,6 @@ def convert_value(
     the device takes tensors of any memory.
     """
     value_type = spec.type
-    if type(value) is np.ndarray and type(value_type) is TensorType and value.flags.c_contiguous:
-        dtype = value_type.dtype
-        is_plain = dtype is not None and value.dtype == numpy_dtype(dtype) and (dtype != "string" or _holds_texts(value))
-        if is_plain:  # as nearly every value; the rest is for errors and conversions
-            if value.shape != value_type.shape:
-                check_shape(value.shape, value_type, f"input '{spec.name}' of network '{network}'", {} if sizes is None else sizes)
-            return value
     where = f"input '{spec.name}' of network '{network}'"
     sizes = {} if sizes is None else sizes
     if isinstance(value, DeviceTensor):
@@ -229,7 +222,8 @@ def _convert_tensor(value: Any, value_type: TensorType, where: str, sizes: dict[
     if array_dtype == "string" and not _holds_texts(array):
         # As ONNX Runtime does: a missing value is the text "nan" or "None", which converters of data frames have among their categories.
         return np.array([str(each) for each in array.flat], object).reshape(array.shape)
-    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")) if array.ndim else array
+    is_plain = array.ndim == 0 or (array.flags.c_contiguous and array.dtype.isnative)
+    return array if is_plain else np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
 
 
 def _holds_texts(array: np.ndarray[Any, Any]) -> bool:
