@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, ConfigKey, RunContext
 from hetero_core.devices.provenance import find_core_version
+from hetero_core.devices.watch import find_end_of_wait
 from hetero_core.errors import DeadlineExceededError, DeviceCrashedError, DeviceUnavailableError, HeteroError
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,12 @@ class Link(ABC):
     def is_dead(self) -> bool:
         """Says whether the host has been seen to be gone."""
         return bool(self._end)
+
+    @abstractmethod
+    def call(
+        self, question: tuple[str, Any], bulk: Sequence[Any], token: CancelToken | None, end_of_wait: float | None
+    ) -> tuple[Any, Sequence[Any]]:
+        """Returns the answer to an operation with arguments, and its buffers. Raises: as `Succession.call`."""
 
     @abstractmethod
     def is_answered(self, request: Any) -> bool:
@@ -185,14 +192,15 @@ class Succession(Generic[AnyLink]):
         """Returns buffers in the form that `call` takes: as they are, or as references that hosts fetch."""
         return buffers
 
-    @abstractmethod
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
     ) -> tuple[Any, Sequence[Any]]:
-        """Returns the host's answer. `bulk` is from `ship`; `token` is of the run that this belongs to.
+        """Returns the host's answer, and its buffers. `bulk` is from `ship`; `token` is of the run that this belongs to. A host that hangs
+        is ended when the wait ends: after the DEADLINE of the load or query that this thread works for, or when `token` is set.
 
         Raises: the host's error; DeviceCrashedError if the host is gone; DeadlineExceededError.
         """
+        return self.find_link().call((operation, arguments), bulk, token, find_end_of_wait())
 
     @abstractmethod
     def open_session(self, loaded: tuple[AnyLink, int], token: CancelToken) -> Session[AnyLink]:

@@ -21,7 +21,6 @@ from typing import Any
 from weakref import WeakSet
 
 from hetero_core.contract import CancelToken, ConfigKey, DeviceName, RunContext, freeze_mapping
-from hetero_core.devices.watch import find_end_of_wait
 from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
 from hetero_core.network.types import HOST
 from hetero_core.remote.device import RemoteDevice
@@ -49,8 +48,9 @@ class _Lane:
 class ProcessLink(Link):
     """The parent's connection to a child process."""
 
-    def __init__(self, device: str, python: str, memory: int) -> None:
+    def __init__(self, device: str, place: str, python: str, memory: int) -> None:
         super().__init__(device)
+        self._place = place
         self._python = python
         self._has_answered = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -94,11 +94,11 @@ class ProcessLink(Link):
         what: str,
         token: CancelToken | None = None,
         end_of_wait: float | None = None,
-    ) -> messages.Message:
-        """Sends a request and returns its answer. `what` is the request in messages; the wait for the answer ends at `end_of_wait`,
-        on the clock of `time.monotonic`.
+    ) -> tuple[bytes, tuple[int, ...]]:
+        """Sends a request and returns the text of its answer, and its descriptors. `what` is the request in messages; the wait for the
+        answer ends at `end_of_wait`, on the clock of `time.monotonic`.
 
-        Raises: DeviceCrashedError if the child is gone; DeadlineExceededError if it had to be ended for this request.
+        Raises: the child's error; DeviceCrashedError if the child is gone; DeadlineExceededError if it had to be ended for this request.
         """
         try:
             lane = self._free.pop()
@@ -122,7 +122,21 @@ class ProcessLink(Link):
         self._has_answered = True
         if self.is_dead:
             self._close_lanes()
-        return answer
+        _, answered, reply, received = answer
+        if answered == messages.FAILURE:
+            raise restore_failure(load_value(reply), f"by device {self._device} {self._place}")
+        return reply, received
+
+    def call(
+        self, question: tuple[str, Any], bulk: Sequence[Any], token: CancelToken | None, end_of_wait: float | None
+    ) -> tuple[Any, Sequence[Any]]:
+        """Returns the child's answer to an operation, and its buffers; tells it of closed requests. Raises: as `request`."""
+        with ExitStack() as opened:
+            blocks = [opened.enter_context(messages.open_block(buffer)) for buffer in bulk]
+            files, what = [block.fileno() for block in blocks], f"answered '{question[0]}'"
+            text = dump_value((*question, self.take_forgotten()))
+            reply, received = self.request(messages.CALL, text, files, what=what, token=token, end_of_wait=end_of_wait)
+        return load_value(reply), tuple(messages.take_block(file) for file in received)
 
     def _open_lane(self) -> _Lane:
         """Returns a further lane: the number of lanes is the largest number of simultaneous requests so far. Raises: OSError if no
@@ -235,30 +249,7 @@ class ProcessCarrier(Succession[ProcessLink]):
 
     def start(self) -> ProcessLink:
         """Starts a child."""
-        return ProcessLink(self._device, self._python, self._limit)
-
-    def call(
-        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
-    ) -> tuple[Any, Sequence[Any]]:
-        """Returns the child's answer, and its buffers. A child that hangs is ended when the wait ends: after the DEADLINE of the
-        load or query that this thread works for, or when `token` is set.
-
-        Raises: the child's error; DeviceCrashedError; DeadlineExceededError.
-        """
-        link, end_of_wait = self.find_link(), find_end_of_wait()
-        with ExitStack() as opened:
-            blocks = [opened.enter_context(messages.open_block(buffer)) for buffer in bulk]
-            text, files = dump_value((operation, arguments, link.take_forgotten())), [block.fileno() for block in blocks]
-            answer = link.request(messages.CALL, text, files, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
-        text, received = self.read_answer(answer)
-        return load_value(text), tuple(messages.take_block(file) for file in received)
-
-    def read_answer(self, answer: messages.Message) -> tuple[bytes, tuple[int, ...]]:
-        """Returns the text of an answer, and its descriptors. Raises: the child's error."""
-        _, kind, text, files = answer
-        if kind == messages.FAILURE:
-            raise restore_failure(load_value(text), f"by device {self._device} {self.place}")
-        return text, files
+        return ProcessLink(self._device, self.place, self._python, self._limit)
 
     def open_session(self, loaded: tuple[ProcessLink, int], token: CancelToken) -> ProcessSession:
         """Returns the near end of a request on a network of the child."""
@@ -269,8 +260,6 @@ class ProcessCarrier(Succession[ProcessLink]):
 
 class ProcessSession(Session[ProcessLink]):
     """A request: this process writes its inputs into a block, the child its outputs."""
-
-    carrier: ProcessCarrier
 
     def __init__(self, carrier: ProcessCarrier, loaded: tuple[ProcessLink, int]) -> None:
         super().__init__(carrier, loaded)
@@ -289,11 +278,10 @@ class ProcessSession(Session[ProcessLink]):
             profile.add_transfer("inputs", copied, perf_counter() - began, begin=began, source="host", targets=(profile.device,))
         try:
             sent = shared if file is None else (file, *shared)
-            answer = self.link.request(messages.RUN, self._heads[kind] + text, sent, what="ran a network", token=context.token)
+            text, files = self.link.request(messages.RUN, self._heads[kind] + text, sent, what="ran a network", token=context.token)
         finally:
             if file is not None:
                 os.close(file)
-        text, files = self.carrier.read_answer(answer)
         self.carrier.note_success()
         timed, copied_there = messages.RUN_HEAD.unpack_from(text)
         self.copied_bytes = copied + copied_there

@@ -18,7 +18,6 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hetero_core.contract import Array, CancelToken, ConfigKey, DeviceName, RunContext, freeze_mapping
-from hetero_core.devices.watch import find_end_of_wait
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.remote.device import RemoteDevice
@@ -83,6 +82,14 @@ class RayLink(Link):
         if not is_good:
             raise restore_failure(load_value(answer), f"by device {self._device} on node {self.node.name} of the Ray cluster")
         return load_value(answer), references
+
+    def call(
+        self, question: tuple[str, Any], bulk: Sequence[Any], token: CancelToken | None, end_of_wait: float | None
+    ) -> tuple[Any, Sequence[Any]]:
+        """Returns the actor's answer to an operation, and its buffers. Raises: as `request`."""
+        what = f"answered '{question[0]}'"
+        result, references = self.request("call", dump_value(question), bulk, what=what, token=token, end_of_wait=end_of_wait)
+        return result, tuple(ray.get(references))
 
     def _describe_loss(self, error: Exception) -> str:
         if isinstance(error, ray.exceptions.ActorUnavailableError):
@@ -155,15 +162,6 @@ class RayCarrier(Succession[RayLink]):
     def ship(self, buffers: Sequence[Any]) -> Sequence[Any]:
         """Returns references to buffers in the store of this program's node, which each other node fetches once."""
         return self._shipments.put(buffers)
-
-    def call(
-        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
-    ) -> tuple[Any, Sequence[Any]]:
-        """Returns the actor's answer and its buffers. Raises: as `RayLink.request`."""
-        link, end_of_wait = self.find_link(), find_end_of_wait()
-        text = dump_value((operation, arguments))
-        result, references = link.request("call", text, bulk, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
-        return result, tuple(ray.get(references))
 
     def open_session(self, loaded: tuple[RayLink, int], token: CancelToken) -> RaySession:
         """Returns the near end of a request; the actor makes its own with the first run."""
