@@ -306,16 +306,16 @@ class FileLock:
 
         Raises: OSError if the file cannot be created or locked.
         """
-        deadline, pause, has_waited = time.monotonic() + timeout, _FIRST_PAUSE, False
-        while not self._try_once():
-            if not has_waited:
-                on_wait()
-                has_waited = True
-            if time.monotonic() >= deadline:
-                return False
+        deadline, pause = time.monotonic() + timeout, _FIRST_PAUSE
+        if self._try_once():
+            return True
+        on_wait()
+        while time.monotonic() < deadline:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-        return True
+            if self._try_once():
+                return True
+        return False
 
     def _try_once(self) -> bool:
         while True:

@@ -29,7 +29,11 @@ class OperatorTypes:
 
     @cached_property
     def _functions(self) -> list[tuple[str, InferTypes]]:
-        return [_import(entry_point) for entry_point in self._entry_points]
+        functions = []
+        for entry_point in self._entry_points:
+            blame = f"'{entry_point.name}' of {' '.join(read_identity(entry_point.dist)).strip()}, which tells types of operators,"
+            functions.append((blame, load_entry_point(entry_point, blame, cure="; mend or uninstall it")))
+        return functions
 
     def infer(self, node: Node, input_types: tuple[ValueType | None, ...]) -> Sequence[ValueType] | None:
         """Returns the types of a node's outputs; None for an unknown operator.
@@ -51,8 +55,3 @@ class OperatorTypes:
             if types is not None:
                 return types
         return None
-
-
-def _import(entry_point: Any) -> tuple[str, InferTypes]:
-    blame = f"'{entry_point.name}' of {' '.join(read_identity(entry_point.dist)).strip()}, which tells types of operators,"
-    return blame, load_entry_point(entry_point, blame, cure="; mend or uninstall it")
