@@ -129,48 +129,43 @@ def check_api(plugin: Any, provenance: Provenance) -> None:
         raise PluginError(f"{provenance} requires the plugin API {needed}; this hetero-core has {offered}")
 
 
-def _check_hooks(plugin: Any, blame: Provenance | str, cure: str) -> None:
-    """Raises PluginError with the near misses for an unknown hook or argument, and for a hook that lacks @hookimpl."""
+def _find_fault(plugin: Any) -> str:
+    """Returns how a plugin breaks the contract, with the near misses for unknown names; "" if it keeps it."""
+    if inspect.isclass(plugin):
+        return f"is the class {plugin.__name__}; a device is an object, as {plugin.__name__}()"
     specs = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, f"{hookspecs.PROJECT}_spec")}
+    misfit = "does not fit the contract:"
     for name, function in inspect.getmembers_static(plugin, inspect.isfunction):
         mark = getattr(function, f"{hookspecs.PROJECT}_impl", None)
         if mark is None:
             # A module may have helpers with the names of hooks, except for the hook that it has to implement.
             if name in specs and (name == "create_device" or not inspect.ismodule(plugin)):
-                raise PluginError(
-                    f"{blame} has {name}, which is not marked with @hookimpl and never called; mark it or rename it{cure}"
-                )
+                return f"has {name}, which is not marked with @hookimpl and never called; mark it or rename it"
             continue
         hook = mark["specname"] or name
         if hook not in specs:
             if mark["optionalhook"]:
                 continue
-            near = suggest(hook, specs) or ";"
-            raise PluginError(
-                f"{blame} does not fit the contract: unknown hook '{hook}'{near} hooks are {enumerate_choices(specs)}{cure}"
-            )
+            return f"{misfit} unknown hook '{hook}'{suggest(hook, specs) or ';'} hooks are {enumerate_choices(specs)}"
         known = tuple(inspect.signature(specs[hook]).parameters)
         for argument, parameter in inspect.signature(function).parameters.items():
             # pluggy passes no argument that has a default.
             if argument in known and parameter.default is not parameter.empty:
-                raise PluginError(
-                    f"{blame} does not fit the contract: its {hook} has the argument '{argument}' with a default, and would never get it; "
-                    f"declare it without the default{cure}"
-                )
+                fault = f"has the argument '{argument}' with a default, and would never get it; declare it without the default"
+                return f"{misfit} its {hook} {fault}"
             if argument not in (*known, "self") and parameter.default is parameter.empty:
-                raise PluginError(
-                    f"{blame} does not fit the contract: its {hook} asks for '{argument}'{suggest(argument, known) or ';'} "
-                    f"the arguments of {hook} are {', '.join(known)}{cure}"
-                )
+                near = suggest(argument, known) or ";"
+                return f"{misfit} its {hook} asks for '{argument}'{near} the arguments of {hook} are {', '.join(known)}"
+    return ""
 
 
 def manage_plugin(plugin: Any, blame: Provenance | str, *, cure: str = "") -> pluggy.PluginManager:
     """Returns a manager that holds this plugin alone. Raises: PluginError if its hooks do not fit the contract."""
+    fault = _find_fault(plugin)
+    if fault:
+        raise PluginError(f"{blame} {fault}{cure}")
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    if inspect.isclass(plugin):
-        raise PluginError(f"{blame} is the class {plugin.__name__}; a device is an object, as {plugin.__name__}()")
-    _check_hooks(plugin, blame, cure)
     try:
         manager.register(plugin)
         manager.check_pending()
