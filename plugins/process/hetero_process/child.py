@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -77,25 +77,19 @@ class Child:
             threading.Thread(target=self._serve_lane, args=(lane,), daemon=True, name="hetero-process").start()
 
     def _serve_lane(self, lane: _ServedLane) -> None:
-        try:
-            # An OSError: the parent does not wait for the answer any more.
-            with suppress(OSError):
-                while (message := lane.channel.receive()) is not None:
-                    self._handle(lane, message)
-        finally:
-            lane.channel.close()
-
-    def _handle(self, lane: _ServedLane, message: messages.Message) -> None:
-        request, kind, text, files = message
-        try:
-            if kind == messages.RUN:
-                self._run(lane, request, text, files)
-            else:
-                self._call(lane.channel, request, text, files)
-        except BaseException as error:  # noqa: BLE001  # raised again in the parent
-            lane.channel.send(request, messages.FAILURE, dump_value(describe_failure(error)))
-        finally:
-            lane.tokens.pop(request, None)
+        # An OSError: the parent does not wait for the answer any more.
+        with closing(lane.channel), suppress(OSError):
+            while (message := lane.channel.receive()) is not None:
+                request, kind, text, files = message
+                try:
+                    if kind == messages.RUN:
+                        self._run(lane, request, text, files)
+                    else:
+                        self._call(lane.channel, request, text, files)
+                except BaseException as error:  # noqa: BLE001  # raised again in the parent
+                    lane.channel.send(request, messages.FAILURE, dump_value(describe_failure(error)))
+                finally:
+                    lane.tokens.pop(request, None)
 
     def _call(self, channel: messages.Channel, request: int, text: bytes, files: tuple[int, ...]) -> None:
         operation, arguments, forgotten = load_value(text)

@@ -13,7 +13,6 @@ import ray
 
 from hetero_core import Core
 from hetero_core.contract import CancelToken
-from hetero_core.network.types import ValueSpec
 from hetero_core.remote.failures import describe_failure
 from hetero_core.remote.host import Host, HostSession
 from hetero_core.remote.values import dump_value, load_value
@@ -62,9 +61,9 @@ class HostActor:
         inputs = read_inputs(unpack_values(places, refs))
         token = self._tokens.setdefault(number, CancelToken())
         outputs, times = session.run(inputs, None, token, measures=measures)
-        stored = [
-            put_array(value) if is_stored(spec) else value for spec, value in zip(session.network.all_outputs, outputs, strict=True)
-        ]
+        # Arrays of numbers lie in the store; texts and sequences travel with the message.
+        specs = session.network.all_outputs
+        stored = [value if spec.dtype in (None, "string") else put_array(value) for spec, value in zip(specs, outputs, strict=True)]
         answer, references = pack_values(stored)
         return True, dump_value((began, times, answer)), references
 
@@ -72,11 +71,6 @@ class HostActor:
     def cancel(self, number: int) -> None:
         """Cancels a run that is under way or to come."""
         self._tokens.setdefault(number, CancelToken()).is_set = True
-
-
-def is_stored(spec: ValueSpec) -> bool:
-    """Says whether a value is an array of numbers, which lies in the store; texts and sequences travel with the message."""
-    return spec.dtype not in (None, "string")
 
 
 def read_inputs(values: tuple[Any, ...]) -> tuple[Any, ...]:
