@@ -98,7 +98,8 @@ class InferRequest:
     _delegate_state: object = NO_STATE
     _running: Run | None = None
     _last: Run | None = None
-    _profile: Profile | None = None
+    profile: Profile | None = None
+    """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
     _copied_inputs = 0
     seconds = inf
     """Seconds in which a thread of the core has computed the last run; infinite if the device started it by itself."""
@@ -252,7 +253,7 @@ class InferRequest:
             if self._running is not None:  # of another thread
                 self.require_idle("start a run")
             self._running = run
-            self._profile = context.profile
+            self.profile = context.profile
             self._outputs = None
         finally:
             self._lock.release()
@@ -497,22 +498,17 @@ class InferRequest:
     @property
     def perf_counts(self) -> tuple[NodeTime, ...]:
         """The time of every node in the last run, in order of execution; empty unless PERF_COUNT is set."""
-        return () if self._profile is None else self._profile.entries
+        return () if self.profile is None else self.profile.entries
 
     @property
     def host_copied_bytes(self) -> int:
         """Bytes of inputs and states that the last run had to copy on the host; 0 unless PERF_COUNT is set."""
-        return 0 if self._profile is None else self._copied_inputs + self.states.copied_bytes
+        return 0 if self.profile is None else self._copied_inputs + self.states.copied_bytes
 
     @property
     def latency(self) -> float | None:
         """Seconds from the call that requested the last run until its device had finished; None unless PERF_COUNT is set."""
-        return None if self._profile is None else self._profile.latency
-
-    @property
-    def profile(self) -> Profile | None:
-        """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
-        return self._profile
+        return None if self.profile is None else self.profile.latency
 
 
 def wait_for_runs(thread_of_run: Mapping[RunContext, int]) -> int:
