@@ -13,19 +13,17 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib import _bootstrap
 from itertools import count
+from queue import Empty, PriorityQueue, SimpleQueue
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from hetero_core.errors import ClosedError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-    from queue import PriorityQueue, SimpleQueue
 
 
 def call_in_child(action: Callable[[], object]) -> None:
@@ -123,7 +121,6 @@ class ExecutorManager:
         self._shared: weakref.WeakValueDictionary[str, Executor] = weakref.WeakValueDictionary()
         self._is_closed = False
         self._process = os.getpid()
-        _open.add(self)
 
     def create_executor(self, name: str, *, workers: int, is_shared: bool = False) -> Executor:
         """Returns a new executor of up to this many threads, 1 or more; a shared one is the same for all who give its name.
@@ -138,51 +135,41 @@ class ExecutorManager:
             if executor is None:
                 if self._is_closed:
                     raise ClosedError(f"cannot make threads for {name}: its Core is closed")
-                executor = Executor(name, workers, self, is_shared=is_shared)
+                executor = Executor(name, workers, is_shared=is_shared)
                 self._executors.add(executor)
                 if is_shared:
                     self._shared[name] = executor
             return executor
 
-    def close(self, timeout: float | None = None) -> None:
-        """Drops all queued tasks, waits for the running tasks, and ends the threads; `timeout` in seconds.
-
-        Does nothing in a forked child: the threads do not exist there.
-        """
+    def close(self) -> None:
+        """Drops all queued tasks, waits for the running tasks, and ends the threads; in a forked child, which lacks them, does nothing."""
         if self._process != os.getpid():
             return
         with self._lock:
             self._is_closed = True
             executors = list(self._executors)
-        deadline = None if timeout is None else monotonic() + timeout
-        for executor in executors:
-            executor.drop_queued()
-        for executor in executors:
-            executor.join(deadline)
+        _end_all(executors, None)
 
 
 class Executor:
     """Up to `workers` threads, each started if no thread is idle. They are named `hetero-<name>_<index>`."""
 
-    def __init__(self, name: str, workers: int, manager: ExecutorManager, *, is_shared: bool = False) -> None:
+    def __init__(self, name: str, workers: int, *, is_shared: bool = False) -> None:
         """`is_shared`: tasks of several networks take turns on it, by their rank."""
         self.workers = workers
         self._name = name
-        # Held, so that the exit of the interpreter finds the manager of executors in use.
-        self._manager = manager
         self._lock = threading.Lock()
         self.is_closed = False
         """Whether the Core has been closed, and waits for the running tasks."""
         self._is_shared = is_shared
-        self._process = os.getpid()
-        from queue import PriorityQueue, SimpleQueue  # a network with synchronous runs only has no executor
-
+        self.process = os.getpid()
         self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if is_shared else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
         # A thread refers to the queue, not to the executor, so that the threads end with the executor's last reference.
         self._end = weakref.finalize(self, _dismiss, self._tasks, self._threads)
         self._end.atexit = False
+        _open.add(self)
 
     def retire(self) -> None:
         """Lets the threads of a single network end: a closed network may stay referenced."""
@@ -194,10 +181,8 @@ class Executor:
 
         Raises: ClosedError after the Core was closed, and in a forked child.
         """
-        if self._process != os.getpid():
+        if self.process != os.getpid():
             raise ClosedError(f"cannot start a request on {self._name}: its Core cannot be used here: {FORK_ADVICE}")
-        from concurrent.futures import Future  # only needed for runs that are awaited
-
         future: Future[Any] = Future()
         with self._lock:
             if self.is_closed:
@@ -212,8 +197,6 @@ class Executor:
 
     def drop_queued(self) -> None:
         """Cancels the tasks that no thread has begun, takes no further task, and tells the threads to end."""
-        from queue import Empty  # as above
-
         with self._lock:
             self.is_closed = True
         with suppress(Empty):
@@ -236,8 +219,6 @@ def _dismiss(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], threads: list[thr
 
 
 def _work(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], idle: threading.Semaphore) -> None:
-    from queue import Empty  # as above
-
     while True:
         try:
             _, _, item = tasks.get_nowait()
@@ -261,12 +242,17 @@ def _run_task(future: Future[Any], task: Callable[[], Any]) -> None:
             future.set_result(result)
 
 
-_open: weakref.WeakSet[ExecutorManager] = weakref.WeakSet()
+def _end_all(executors: Sequence[Executor], deadline: float | None) -> None:
+    for executor in executors:
+        executor.drop_queued()
+    for executor in executors:
+        executor.join(deadline)
+
+
+_open: weakref.WeakSet[Executor] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     """Ends the threads of Cores that were not closed."""
-    deadline = monotonic() + EXIT_SECONDS
-    for manager in list(_open):
-        manager.close(max(deadline - monotonic(), 0))
+    _end_all([executor for executor in list(_open) if executor.process == os.getpid()], monotonic() + EXIT_SECONDS)
