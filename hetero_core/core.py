@@ -419,12 +419,8 @@ class Core:
         return target
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
-        """Returns a pool of threads for a plugin, apart from the threads of requests; it ends with its last reference.
-
-        Raises: ClosedError after `close`.
-        """
-        if self._after_fork == "reopen":
-            self._require_open()
+        """Returns a pool of threads for a plugin, apart from those of requests; it ends with its last reference. Raises: ClosedError."""
+        self._require_open()
         return self._executors.create_executor(name, workers=workers)
 
     # Lifetime

@@ -120,16 +120,12 @@ class ExecutorManager:
         self._executors: weakref.WeakSet[Executor] = weakref.WeakSet()
         self._shared: weakref.WeakValueDictionary[str, Executor] = weakref.WeakValueDictionary()
         self._is_closed = False
-        self._process = os.getpid()
 
     def create_executor(self, name: str, *, workers: int, is_shared: bool = False) -> Executor:
         """Returns a new executor of up to this many threads, 1 or more; a shared one is the same for all who give its name.
 
         Raises: ClosedError after `close`.
         """
-        # Asked before the lock, which a thread of the parent may have held.
-        if self._process != os.getpid():
-            raise ClosedError(f"cannot make threads for {name}: its Core cannot be used here: {FORK_ADVICE}")
         with self._lock:
             executor = self._shared.get(name) if is_shared else None
             if executor is None:
@@ -142,9 +138,7 @@ class ExecutorManager:
             return executor
 
     def close(self) -> None:
-        """Drops all queued tasks, waits for the running tasks, and ends the threads; in a forked child, which lacks them, does nothing."""
-        if self._process != os.getpid():
-            return
+        """Drops all queued tasks, waits for the running tasks, and ends the threads."""
         with self._lock:
             self._is_closed = True
             executors = list(self._executors)
