@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 from hetero_core.blobs.container import are_imports_trusted
@@ -62,9 +63,9 @@ class RemoteExecutable(Executable):
                     self._load_now(token)
         return self._loaded
 
-    def create_state(self) -> RemoteState:
-        """Returns the near end of a request; the far end is opened with its first run."""
-        return RemoteState()
+    def create_state(self) -> SimpleNamespace:
+        """Returns the place for the session of a request, which is opened with its first run."""
+        return SimpleNamespace(session=None)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position, in memory that the next run of the context writes again.
@@ -131,12 +132,6 @@ class RemoteExecutable(Executable):
 def _place(spec: ValueSpec, memory: str) -> ValueSpec:
     """Names the memory of an input or output; texts and sequences travel with the messages."""
     return ValueSpec(spec.name, spec.type, HOST if spec.dtype in (None, "string") else memory)
-
-
-class RemoteState:
-    """The near end of a request."""
-
-    session: Session[Any] | None = None
 
 
 _FORWARDED_METRICS = (
