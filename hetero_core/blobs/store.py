@@ -125,7 +125,11 @@ def open_private_folder(name: str) -> Path:
         raise PrivateFolderError(
             f"cannot open a private folder named {name!r}; expected small letters, digits, '_', '.' and '-', at most 100"
         )
-    base = _find_base()
+    # The XDG specification says that relative paths are ignored.
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    base = folder if os.path.isabs(folder) else os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(base):
+        raise PrivateFolderError(f"cannot find a private folder: the user has no home; {_ADVICE}")
     try:
         os.makedirs(base, 0o700, exist_ok=True)
         resolved = os.path.realpath(base, strict=True)
@@ -149,17 +153,6 @@ def open_private_folder(name: str) -> Path:
         path = os.path.join(path, piece)
         _make_private(path)
     return Path(path)
-
-
-def _find_base() -> str:
-    folder = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that relative paths are ignored.
-    if os.path.isabs(folder):
-        return folder
-    home = os.path.expanduser("~")
-    if not os.path.isabs(home):
-        raise PrivateFolderError(f"cannot find a private folder: the user has no home; {_ADVICE}")
-    return os.path.join(home, ".cache")
 
 
 def _make_private(path: str) -> None:
