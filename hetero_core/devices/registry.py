@@ -117,22 +117,18 @@ def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
     return wrappers
 
 
-def check_api(plugin: Any, provenance: Provenance) -> None:
-    """Raises PluginError if a plugin states that it requires another version of the contract."""
-    required = getattr(plugin, "requires_api", None)
-    if required is None:
-        return
-    if not (isinstance(required, tuple) and len(required) == 2 and all(isinstance(part, int) for part in required)):
-        raise PluginError(f"{provenance} states requires_api = {required!r}; expected (major, minor)")
-    if required[0] != hookspecs.API[0] or required[1] > hookspecs.API[1]:
-        offered, needed = (".".join(map(str, version)) for version in (hookspecs.API, required))
-        raise PluginError(f"{provenance} requires the plugin API {needed}; this hetero-core has {offered}")
-
-
 def _find_fault(plugin: Any) -> str:
     """Returns how a plugin breaks the contract, with the near misses for unknown names; "" if it keeps it."""
     if inspect.isclass(plugin):
         return f"is the class {plugin.__name__}; a device is an object, as {plugin.__name__}()"
+    required, offered = getattr(plugin, "requires_api", None), hookspecs.API
+    if required is None:
+        required = offered
+    if not (isinstance(required, tuple) and len(required) == 2 and all(isinstance(part, int) for part in required)):
+        return f"states requires_api = {required!r}; expected (major, minor)"
+    if required[0] != offered[0] or required[1] > offered[1]:
+        needed, here = (".".join(map(str, version)) for version in (required, offered))
+        return f"requires the plugin API {needed}; this hetero-core has {here}"
     specs = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, f"{hookspecs.PROJECT}_spec")}
     misfit = "does not fit the contract:"
     for name, function in inspect.getmembers_static(plugin, inspect.isfunction):
@@ -416,7 +412,6 @@ class Registry:
     def _create(self, name: str, announcement: Announcement) -> Device:
         provenance = announcement.provenance
         plugin = announcement.load_plugin()
-        check_api(plugin, provenance)
         try:
             created = plugin
             if hasattr(plugin, "create_device"):
