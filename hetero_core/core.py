@@ -164,11 +164,12 @@ class Core:
 
     def find_kind(self, device: str) -> str:
         """Returns the `kind` that a device's package declares, else ""; creates no device. Raises: DeviceNotFoundError."""
-        return str(self._registry.find_declared(parse_device_name(device).name, "kind", ""))
+        return str(getattr(self._registry.announcement(parse_device_name(device).name).load_plugin(), "kind", ""))
 
     def find_quick_weights(self, device: str) -> float | None:
         """Returns the `quick_weights` that a device's package declares, else None; creates no device. Raises: DeviceNotFoundError."""
-        weights: float | None = self._registry.find_declared(parse_device_name(device).name, "quick_weights", None)
+        package = self._registry.announcement(parse_device_name(device).name).load_plugin()
+        weights: float | None = getattr(package, "quick_weights", None)
         return weights
 
     def register_plugin(self, name: str, plugin: object) -> None:

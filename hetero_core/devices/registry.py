@@ -243,13 +243,6 @@ class Registry:
             versions.update(self.find_versions(part))
         return versions
 
-    def find_declared(self, name: str, attribute: str, default: Any) -> Any:
-        """Returns what a device's package declares, as its `kind`; imports the package, and creates nothing.
-
-        Raises: DeviceNotFoundError; DeviceUnavailableError for a package that cannot be imported.
-        """
-        return getattr(self.announcement(name).load_plugin(), attribute, default)
-
     def device(self, name: str) -> Device:
         """Returns the device of a name, created on the first call.
 
