@@ -35,8 +35,6 @@ from hetero_core.runtime.outputs import fill_presets
 from hetero_core.runtime.states import RequestStates
 
 if TYPE_CHECKING:
-    import asyncio
-
     from hetero_core.runtime.executable import ExecutableNetwork
 
 CLOSE_SECONDS = 10.0
@@ -163,7 +161,16 @@ class InferRequest:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         run = self._begin(inputs)
-        run.wake = lambda: _wake_loop(loop, ended)
+
+        def wake() -> None:
+            try:
+                loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
+            except RuntimeError:
+                # A closed loop has no waiting tasks.
+                if not loop.is_closed():
+                    raise
+
+        run.wake = wake
         self._launch(run)
         try:
             await ended
@@ -527,13 +534,3 @@ def wait_for_runs(thread_of_run: Mapping[RunContext, int]) -> int:
             return len(runs)
         sleep(_POLL_SECONDS)
     return 0
-
-
-def _wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    """Tells an event loop, from any thread, that a run has ended."""
-    try:
-        loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
-    except RuntimeError:
-        # A closed loop has no waiting tasks.
-        if not loop.is_closed():
-            raise

@@ -43,29 +43,27 @@ class HostActor:
 
     def run(self, number: int, text: bytes, refs: Sequence[Any]) -> Answer:
         """Runs a network for a request; its outputs stay in the store of this node."""
+        began, token = perf_counter(), self._tokens.setdefault(number, CancelToken())
         try:
-            return self._run(number, text, refs)
+            request, network, forgotten, measures, places = load_value(text)
+            for session in forgotten:
+                self._sessions.pop(session, None)
+            session = self._sessions.get(request)
+            if session is None:
+                session = self._sessions[request] = self._host.open_session(network)
+            inputs = read_inputs(unpack_values(places, refs))
+            outputs, times = session.run(inputs, None, token, measures=measures)
+            # Arrays of numbers lie in the store; texts and sequences travel with the message.
+            specs = session.network.all_outputs
+            stored = [
+                value if spec.dtype in (None, "string") else put_array(value) for spec, value in zip(specs, outputs, strict=True)
+            ]
+            answer, references = pack_values(stored)
+            return True, dump_value((began, times, answer)), references
         except BaseException as error:  # noqa: BLE001  # as above
             return False, dump_value(describe_failure(error)), []
         finally:
             self._tokens.pop(number, None)
-
-    def _run(self, number: int, text: bytes, refs: Sequence[Any]) -> Answer:
-        began = perf_counter()
-        request, network, forgotten, measures, places = load_value(text)
-        for session in forgotten:
-            self._sessions.pop(session, None)
-        session = self._sessions.get(request)
-        if session is None:
-            session = self._sessions[request] = self._host.open_session(network)
-        inputs = read_inputs(unpack_values(places, refs))
-        token = self._tokens.setdefault(number, CancelToken())
-        outputs, times = session.run(inputs, None, token, measures=measures)
-        # Arrays of numbers lie in the store; texts and sequences travel with the message.
-        specs = session.network.all_outputs
-        stored = [value if spec.dtype in (None, "string") else put_array(value) for spec, value in zip(specs, outputs, strict=True)]
-        answer, references = pack_values(stored)
-        return True, dump_value((began, times, answer)), references
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]  # Ray has no types
     def cancel(self, number: int) -> None:
