@@ -218,14 +218,8 @@ class RunContext:
         Token, limits, profile, outputs and tensors are copied from this run, unless `changes` replaces them. `owns_outputs` is not
         passed on: a cancelled run may return while the inner run still computes.
         """
-        inner = {
-            "outputs": self.outputs,
-            "profile": self.profile,
-            "token": self.token,
-            "limits": self.limits,
-            "tensors": self.tensors,
-        }
-        return type(self)(state, **{**inner, **changes})
+        own = {"outputs": self.outputs, "profile": self.profile, "token": self.token, "limits": self.limits}
+        return type(self)(state, **{**own, "tensors": self.tensors, **changes})
 
     def cancelled(self) -> bool:
         """Says whether the caller has given up; a device may then return anything, at once."""

@@ -16,9 +16,9 @@ from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Extension, QueryResult
 from hetero_core.devices.config import resolve_key
 from hetero_core.devices.device import Device
-from hetero_core.devices.extensions import OperatorTypes, list_takers, takes_extensions
-from hetero_core.devices.names import parse_device_name
-from hetero_core.devices.registry import CallTarget, DeviceStatus, Registry, describe_device, find_for_call, find_target
+from hetero_core.devices.extensions import OperatorTypes
+from hetero_core.devices.names import parse_device_name, split_device_list
+from hetero_core.devices.registry import CallTarget, DeviceStatus, Registry, describe_device
 from hetero_core.devices.switches import read_switches
 from hetero_core.devices.threads import read_value
 from hetero_core.errors import (
@@ -26,8 +26,10 @@ from hetero_core.errors import (
     BlobMismatchError,
     ClosedError,
     ConfigValueError,
+    DeviceUnavailableError,
     ExtensionError,
     HeteroError,
+    NotImplementedByDeviceError,
     PluginError,
     own_errors,
     refuse_pickling,
@@ -36,9 +38,9 @@ from hetero_core.limits import ReadLimits
 from hetero_core.network.graph import Network
 from hetero_core.network.hints import without_hints
 from hetero_core.runtime import executors
-from hetero_core.runtime.executable import ExecutableNetwork
+from hetero_core.runtime.executable import ExecutableNetwork, Surroundings
 from hetero_core.runtime.executors import FORK_ADVICE, Executor, ExecutorManager, retain
-from hetero_core.runtime.loading import Loader, call_in_time, check_sections, describe_model, take_border
+from hetero_core.runtime.loading import Loader, call_in_time, check_sections, describe_model
 
 if TYPE_CHECKING:
     import onnx
@@ -98,7 +100,7 @@ class Core:
         self._executors = ExecutorManager()
         self._extensions: dict[tuple[str, str], Extension] = {}
         self._operator_types = OperatorTypes(self._extensions, self._registry.operator_types)
-        self._loader = Loader(self._registry, self._executors, self._extensions, self._find)
+        self._loader = Loader(self._registry, self._executors, self._extensions)
         self._process = os.getpid()
 
     # Networks
@@ -162,11 +164,12 @@ class Core:
 
     def find_kind(self, device: str) -> str:
         """Returns the `kind` that a device's package declares, else ""; creates no device. Raises: DeviceNotFoundError."""
-        return str(self._registry.find_declared(parse_device_name(device).name, "kind", ""))
+        return str(getattr(self._registry.announcement(parse_device_name(device).name).load_plugin(), "kind", ""))
 
     def find_quick_weights(self, device: str) -> float | None:
         """Returns the `quick_weights` that a device's package declares, else None; creates no device. Raises: DeviceNotFoundError."""
-        weights: float | None = self._registry.find_declared(parse_device_name(device).name, "quick_weights", None)
+        package = self._registry.announcement(parse_device_name(device).name).load_plugin()
+        weights: float | None = getattr(package, "quick_weights", None)
         return weights
 
     def register_plugin(self, name: str, plugin: object) -> None:
@@ -189,7 +192,7 @@ class Core:
         """
         if not isinstance(extension, Extension) or not callable(extension.function) or not callable(extension.infer_types):
             raise ExtensionError(f"expected an Extension with a function and infer_types, got {extension!r}")
-        takers = list_takers(self.device_names, self._find) if device is None else (device,)
+        takers = self._list_takers() if device is None else (device,)
         for parsed, entry in [self._find(name) for name in takers]:
             entry.call("add_extension", parsed, extension=extension)
         self._extensions[extension.domain, extension.op_type] = extension
@@ -198,20 +201,32 @@ class Core:
 
     def takes_extensions(self, device: str) -> bool:
         """Says whether `add_extension` works for this device; for a list, whether it does for each of its devices."""
-        return takes_extensions(device, self._find)
+        parsed, entry = self._find(device)
+        parts = split_device_list(parsed.arguments) if parsed.arguments else ()
+        return entry.implements("add_extension") and all(map(self.takes_extensions, parts))
+
+    def _list_takers(self) -> tuple[str, ...]:
+        """Returns the devices that take custom operators and run networks themselves. Raises: NotImplementedByDeviceError if none does."""
+        takers = []
+        for name in self.device_names:
+            with suppress(DeviceUnavailableError, PluginError):  # `list_devices` has the reasons
+                parsed, entry = self._find(name)
+                if entry.implements("add_extension") and not any(key.is_arguments for key in entry.keys(parsed).values()):
+                    takers.append(name)
+        if not takers:
+            raise NotImplementedByDeviceError("no device that is installed takes custom operators; pip install hetero-cpu")
+        return tuple(takers)
 
     def _find(self, device: str | DeviceName) -> tuple[DeviceName, Device]:
         self._require_open()
-        parsed = parse_device_name(device)
-        entry = self._registry.device(parsed.name)
-        return entry.check_name(parsed), entry
+        return self._registry.find(device)
 
     def _find_target(self, device: str | None, config: Mapping[str, Any] | None) -> CallTarget:
         self._require_open()
         if device is not None:
-            return find_target(device, config, self._registry, self._find)
+            return self._registry.find_target(device, config)
         with self.switches.name_device() as default:
-            return find_target(default, config, self._registry, self._find)
+            return self._registry.find_target(default, config)
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -268,7 +283,7 @@ class Core:
         """
         self._require_open()
         if device is None:
-            self._registry.common.set(config)
+            self._registry.set_common(config)
         else:
             parsed, entry = self._find(device)
             entry.set_config(parsed, config)
@@ -339,7 +354,8 @@ class Core:
         from hetero_core.blobs import container  # only an import needs it
 
         if device is not None:
-            find_for_call(device, config, self._registry, self._find)  # a wrong name is reported before a fault of the blob
+            self._require_open()
+            self._registry.find_for_call(device, config)  # a wrong name is reported before a fault of the blob
         header, payload = container.read_blob(source)
         values = None if config is None else dict(config)
 
@@ -377,7 +393,7 @@ class Core:
         try:
             target = self._find_import_target(header, payload, device, None, None)
             with container.require_trust(header, payload, trust=trust) as trusted:
-                check = target.entry.check_payload(target.device, take_border(trusted)[0], target.config)
+                check = target.entry.check_payload(target.device, Surroundings.take(trusted)[0], target.config)
             omission = container.describe_omission(payload, trusted)
             return replace(check, answer="works after recompiling", reason=omission) if omission and not check.reason else check
         except (BlobDamagedError, PluginError):
@@ -397,19 +413,15 @@ class Core:
         from hetero_core.blobs import identity  # only an import needs it
 
         self._require_open()
-        parsed, entry, steering = find_for_call(device or header.device, config, self._registry, self._find)
+        parsed, entry, steering = self._registry.find_for_call(device or header.device, config)
         expected = None if network is None else self._as_network(network)
         target = identity.find_import_target(header, parsed, entry, steering, expected)
         check_sections(payload, header.network, target.device, target.config)
         return target
 
     def create_executor(self, name: str, *, workers: int) -> Executor:
-        """Returns a pool of threads for a plugin, apart from the threads of requests; it ends with its last reference.
-
-        Raises: ClosedError after `close`.
-        """
-        if self._after_fork == "reopen":
-            self._require_open()
+        """Returns a pool of threads for a plugin, apart from those of requests; it ends with its last reference. Raises: ClosedError."""
+        self._require_open()
         return self._executors.create_executor(name, workers=workers)
 
     # Lifetime

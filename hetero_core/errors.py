@@ -235,14 +235,10 @@ def own_errors(action: str) -> Callable[[Callable[Arguments, Result]], Callable[
                 notes = getattr(error, "__notes__", ())
                 text = "".join((f"{type(error).__name__}: {error}", *(f"; {note}" for note in notes)))
                 if any(note.startswith(BLAME) for note in notes):
-                    raise InternalError(
-                        f"{action} failed in a plugin: {text}. The plugin is at fault; please report it to its author, with the model and "
-                        "the error below"
-                    ) from error
-                raise InternalError(
-                    f"{action} failed in a way that nobody foresaw: {text}. The model may be damaged; please report it with the model and "
-                    "the error below"
-                ) from error
+                    where, advice = "in a plugin", "The plugin is at fault; please report it to its author,"
+                else:
+                    where, advice = "in a way that nobody foresaw", "The model may be damaged; please report it"
+                raise InternalError(f"{action} failed {where}: {text}. {advice} with the model and the error below") from error
 
         return call
 

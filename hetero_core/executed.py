@@ -81,6 +81,16 @@ def join_executed(
         written = tuple(value for value in node.outputs if value not in known)
         known.update(written)
         types.update((value, kind) for value, kind in zip(node.outputs, node.types, strict=False) if kind is not None)
+        fields: dict[str, Any] = {
+            "device": node.device,
+            "path": "/".join(map(str, node.path)),
+            "kernel": node.kernel,
+            "layouts": node.layouts,
+            "original_names": node.origins,
+        }
+        attributes = {name: value for name, value in fields.items() if value not in ("", ())}
+        if (node.path, node.name) in seconds:
+            attributes["microseconds"] = seconds[node.path, node.name] * 1e6
         executed.append(
             Node(
                 node.name if count == 1 else f"{node.name}#{count}",
@@ -88,21 +98,9 @@ def join_executed(
                 tuple(value for value in node.inputs if value in known and value not in written),
                 written,
                 domain=DOMAIN,
-                attributes=_describe(node, seconds.get((node.path, node.name))),
+                attributes=attributes,
                 origins=node.origins or (node.name,),
             )
         )
     returned = tuple(spec for spec in outputs if spec.name in known)
     return Network(name, inputs, returned, tuple(executed), {}, types, {"": 17, DOMAIN: 1})
-
-
-def _describe(node: ExecutedNode, seconds: float | None) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "device": node.device,
-        "path": "/".join(map(str, node.path)),
-        "kernel": node.kernel,
-        "layouts": node.layouts,
-        "original_names": node.origins,
-    }
-    attributes = {name: value for name, value in fields.items() if value not in ("", ())}
-    return attributes if seconds is None else {**attributes, "microseconds": seconds * 1e6}

@@ -41,17 +41,23 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     folder, name = os.path.split(target)
     prefix = os.fsdecode(os.fsencode(name)[:_LONGEST_PREFIX])
     partial = os.path.join(folder, f"{prefix}.{os.urandom(8).hex()}.partial")
+    with _name_in_errors(requested, partial), _rename_whole(partial, target):
+        with open(partial, "xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        if mode is not None:
+            with suppress(OSError):
+                os.chmod(partial, stat.S_IMODE(mode))
+
+
+@contextmanager
+def _rename_whole(partial: str, target: str) -> Iterator[None]:
+    """Renames a file at the end of the block; after an error, also an interrupt, no partial file stays behind."""
     try:
-        with _name_in_errors(requested, partial):
-            with open(partial, "xb") as stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            if mode is not None:
-                with suppress(OSError):
-                    os.chmod(partial, stat.S_IMODE(mode))
-            os.replace(partial, target)
-    except BaseException:  # after an interrupt, too, no partial file stays behind
+        yield
+        os.replace(partial, target)
+    except BaseException:
         with suppress(OSError):
             os.unlink(partial)
         raise
@@ -128,15 +134,24 @@ def _refuse(title: str, kind: str) -> OSError:
     return OSError(errno.EINVAL, f"'{title}' is {kind}, expected a plain file")
 
 
-def require_owner(status: os.stat_result, title: str, owners: Iterable[int]) -> None:
-    """Raises PermissionError if the file's owner is not among these users, or if users besides its owner may write to it."""
+def open_owned(path: str, owners: Iterable[int] = ()) -> int:
+    """Returns a descriptor, as `open_unlinked` does, for reading a file of the user or of one of these users.
+
+    Raises: OSError; PermissionError for a file of another user, and for one that users besides its owner may write to.
+    """
+    descriptor = open_unlinked(path, os.O_RDONLY)
     if not HAS_OWNERS:
-        return
-    allowed = sorted({os.geteuid(), *owners})
-    if status.st_uid not in allowed:
-        users = " or ".join(map(str, allowed))
-        raise PermissionError(errno.EPERM, f"'{title}' belongs to user {status.st_uid}, expected {users}")
-    _refuse_others(status, title)
+        return descriptor
+    try:
+        status, allowed = os.fstat(descriptor), sorted({os.geteuid(), *owners})
+        if status.st_uid not in allowed:
+            users = " or ".join(map(str, allowed))
+            raise PermissionError(errno.EPERM, f"'{path}' belongs to user {status.st_uid}, expected {users}")
+        _refuse_others(status, path)
+    except BaseException:  # after an interrupt, too, the descriptor is closed
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _refuse_others(status: os.stat_result, title: str) -> None:
@@ -192,16 +207,8 @@ def write_whole(path: str, write: Callable[[IO[bytes]], Result]) -> Result:
     Raises: OSError, and errors of `write`.
     """
     partial = f"{os.path.splitext(path)[0]}.{os.urandom(8).hex()}.partial"
-    descriptor = open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            result = write(stream)
-        os.replace(partial, path)
-    except BaseException:  # after an interrupt, too, no partial file stays behind
-        with suppress(OSError):
-            os.unlink(partial)
-        raise
-    return result
+    with _rename_whole(partial, path), os.fdopen(open_unlinked(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as stream:
+        return write(stream)
 
 
 def remove_oldest(folder: str, *, limit: int, latest: str, is_entry: Callable[[str], object] = bool) -> list[str]:

@@ -109,7 +109,7 @@ class RunLimits:
     the last node that began.
     """
 
-    __slots__ = ("_freed", "_held", "_lock", "_nbytes_of_root", "_references", "_where", "is_of_machine", "memory_limit", "node")
+    __slots__ = ("_freed", "_held", "_lock", "_roots", "_where", "is_of_machine", "memory_limit", "node")
 
     def __init__(self, where: str, *, memory_limit: int | None = None, is_of_machine: bool = False) -> None:
         """`where` begins the message of an error: "network 'g' on CPU"; `memory_limit` in bytes, None for no limit. `is_of_machine`:
@@ -120,8 +120,8 @@ class RunLimits:
         self.node = ""
         self._held = 0
         self._lock = threading.Lock()
-        self._nbytes_of_root: dict[int, int] = {}
-        self._references: dict[int, Any] = {}
+        # By id, the bytes of the arrays that own memory, and a weak reference to each.
+        self._roots: dict[int, tuple[int, Any]] = {}
         # A value may be freed in any thread at any time, also while the lock is held: its end is only recorded here.
         self._freed: deque[int] = deque()
 
@@ -167,7 +167,7 @@ class RunLimits:
             self._forget_freed()
             for value in values:
                 for root in _find_roots(value):
-                    if id(root) not in self._nbytes_of_root:
+                    if id(root) not in self._roots:
                         added += self._note(root, measure(root))
             return added, self._held
 
@@ -175,24 +175,20 @@ class RunLimits:
         """Counts the memory of `root`; returns its bytes. An object that does not support weak references is only compared with the
         limit now.
         """
-        key = id(root)
-        freed = self._freed
+        key, freed = id(root), self._freed
         try:
-            self._references[key] = weakref.ref(root, lambda _: freed.append(key))
+            self._roots[key] = nbytes, weakref.ref(root, lambda _: freed.append(key))
         except TypeError:
             if self.memory_limit is not None and nbytes > self.memory_limit:
                 self._refuse(nbytes, self._held)
             return 0
-        self._nbytes_of_root[key] = nbytes
         self._held += nbytes
         return nbytes
 
     def _forget_freed(self) -> None:
         """Subtracts freed memory. An id is reused only after its object is freed, and so after its end was recorded."""
         while self._freed:
-            key = self._freed.popleft()
-            self._references.pop(key, None)
-            self._held -= self._nbytes_of_root.pop(key, 0)
+            self._held -= self._roots.pop(self._freed.popleft(), (0,))[0]
 
     def _refuse(self, nbytes: int, held: int) -> None:
         node = f"node {self.node}" if self.node else "its outputs"

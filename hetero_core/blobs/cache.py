@@ -37,9 +37,9 @@ from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.device import Device
 from hetero_core.devices.names import split_device_list
 from hetero_core.devices.provenance import describe_object, find_core_version
-from hetero_core.devices.registry import CallTarget
+from hetero_core.devices.registry import CallTarget, Registry
 from hetero_core.errors import BlobError, BlobMismatchError, ClosedError, ConfigValueError, HeteroError, UntrustedBlobError
-from hetero_core.files import HAS_OWNERS, find_writers, open_unlinked, remove_oldest, require_owner, write_whole
+from hetero_core.files import HAS_OWNERS, find_writers, open_owned, open_unlinked, remove_oldest, write_whole
 from hetero_core.network.graph import Network
 
 if sys.platform != "win32":
@@ -65,88 +65,92 @@ _tidied: set[Path] = set()
 _is_inside: ContextVar[bool] = ContextVar("hetero_cache_is_inside", default=False)
 
 
-def make_cache(folder: str, limit: int) -> NetworkCache | None:
-    """Returns the cache in a folder; None within a load that is cached as a whole. Raises: ConfigValueError for an invalid path."""
-    if "\0" in folder:
-        raise ConfigValueError(f"configuration key CACHE_DIR: expected the path of a folder, got {folder!r}")
+def load_cached(
+    path: str,
+    size_limit: int,
+    identify: Callable[[], bytes],
+    *,
+    take: Callable[[Payload], Loaded],
+    make: Callable[[], Loaded],
+    pack: Callable[[Loaded], tuple[BlobHeader, Payload]],
+    find_postponer: Callable[[Loaded], Callable[[Callable[[Loaded], None]], None] | None],
+) -> Loaded:
+    """Returns the network that the folder of this path has, imported by `take`. On a miss, makes it, stores its `pack` and returns it.
+
+    A network that cannot be packed yet has a postponer: it gets the function that stores the network later. If several processes and
+    threads load the same network, the first compiles it, and the rest wait for its entry. Within a load that is cached as a whole,
+    nothing is cached.
+
+    Raises: ConfigValueError for an invalid path; errors of `make`.
+    """
+    if "\0" in path:
+        raise ConfigValueError(f"configuration key CACHE_DIR: expected the path of a folder, got {path!r}")
+    if _is_inside.get():
+        return make()
     # Not Path.expanduser: it raises for an unknown user.
-    return NetworkCache(Path(os.path.expanduser(folder)), limit) if not _is_inside.get() else None
+    requested = Path(os.path.expanduser(path))
+    with ExitStack() as stack:
+        stack.callback(_is_inside.reset, _is_inside.set(True))
+        try:
+            folder = open_cache_folder(requested)
+        except OSError as error:
+            _warn_of_folder(requested, error)
+            return make()
+        if requested not in _tidied:
+            _tidied.add(requested)
+            stack.callback(_remove_leftovers, folder)
+        entry = _Entry(folder, identify(), size_limit)
+        with suppress(_UnusableEntryError):
+            loaded = entry.load(take)
+            if loaded is not None:
+                return loaded
+        with entry.hold_lock() as is_held:
+            if is_held:
+                try:
+                    loaded = entry.load(take)
+                except _UnusableEntryError as error:
+                    logger.warning("the cache entry '%s' cannot be used and is made anew: %s", entry.path, error)
+                else:
+                    if loaded is not None:
+                        return loaded
+            compiled = make()
+            postpone = find_postponer(compiled)
+            if is_held and postpone is None:
+                entry.store(lambda: pack(compiled))
+
+        def store(network: Loaded) -> None:
+            with entry.hold_lock() as may_write:
+                if may_write:
+                    entry.store(lambda: pack(network))
+
+        if is_held and postpone is not None:
+            postpone(store)
+        return compiled
 
 
-class NetworkCache:
-    """A folder of entries. Safe for threads and processes; keeps no state but the folder."""
+def _warn_of_folder(path: Path, error: OSError) -> None:
+    logger.warning("the cache folder '%s' cannot be used: %s; nothing is kept in it", path, error.strerror or error)
 
-    def __init__(self, folder: Path, size_limit: int = 0) -> None:
-        self._path = folder
+
+class _Entry:
+    """The entry of a load in a folder."""
+
+    def __init__(self, folder: CacheFolder, identity: bytes, size_limit: int) -> None:
+        self._folder = folder
+        self._identity = identity
         self._size_limit = size_limit
-
-    def load(
-        self,
-        identity: bytes,
-        *,
-        take: Callable[[BlobHeader, Payload], Loaded],
-        make: Callable[[], Loaded],
-        pack: Callable[[Loaded], tuple[BlobHeader, Payload]],
-        find_postponer: Callable[[Loaded], Callable[[Callable[[Loaded], None]], None] | None] = lambda _: None,
-    ) -> Loaded:
-        """Returns the cached network, imported by `take`. On a miss, makes it, stores its `pack` and returns it.
-
-        A network that cannot be packed yet has a postponer: it gets the function that stores the network later. If several processes and
-        threads load the same network, the first compiles it, and the rest wait for its entry.
-
-        Raises: errors of `make`.
-        """
-        key = hashlib.sha256(identity).hexdigest()
-        with ExitStack() as stack:
-            stack.callback(_is_inside.reset, _is_inside.set(True))
-            try:
-                folder = open_cache_folder(self._path)
-            except OSError as error:
-                self._warn_of_folder(error)
-                return make()
-            if self._path not in _tidied:
-                _tidied.add(self._path)
-                stack.callback(_remove_leftovers, folder)
-            with suppress(_UnusableEntryError):
-                loaded = _take_entry(folder, key, identity, take)
-                if loaded is not None:
-                    return loaded
-            with self._hold_lock(folder, key) as is_held:
-                if is_held:
-                    try:
-                        loaded = _take_entry(folder, key, identity, take)
-                    except _UnusableEntryError as error:
-                        path = folder.path / f"{key}.blob"
-                        logger.warning("the cache entry '%s' cannot be used and is made anew: %s", path, error)
-                    else:
-                        if loaded is not None:
-                            return loaded
-                compiled = make()
-                postpone = find_postponer(compiled)
-                if is_held and postpone is None:
-                    self._store(folder, key, identity, lambda: pack(compiled))
-
-            def store(network: Loaded) -> None:
-                with self._hold_lock(folder, key) as may_write:
-                    if may_write:
-                        self._store(folder, key, identity, lambda: pack(network))
-
-            if is_held and postpone is not None:
-                postpone(store)
-            return compiled
-
-    def _warn_of_folder(self, error: OSError) -> None:
-        logger.warning("the cache folder '%s' cannot be used: %s; nothing is kept in it", self._path, error.strerror or error)
+        self._key = hashlib.sha256(identity).hexdigest()
+        self.path = folder.path / f"{self._key}.blob"
 
     @contextmanager
-    def _hold_lock(self, folder: CacheFolder, key: str) -> Iterator[bool]:
+    def hold_lock(self) -> Iterator[bool]:
         """Gives True if this load alone may write the entry, False if the cache cannot be used for it."""
-        path = folder.path / f"{key}.lock"
+        path = self.path.with_suffix(".lock")
         lock = FileLock(path)
         try:
             is_held = lock.acquire(LOCK_SECONDS, on_wait=lambda: logger.info("waiting for another load of the same network"))
         except OSError as error:
-            self._warn_of_folder(error)
+            _warn_of_folder(self._folder.path, error)
             yield False
             return
         if not is_held:
@@ -158,39 +162,63 @@ class NetworkCache:
         finally:
             lock.release()
 
-    def _store(self, folder: CacheFolder, key: str, identity: bytes, pack: Callable[[], tuple[BlobHeader, Payload]]) -> None:
-        """Writes an entry; a failure leaves the folder unchanged and is a warning only, since the network is loaded anyway."""
+    def load(self, take: Callable[[Payload], Loaded]) -> Loaded | None:
+        """Returns the loaded network of the entry; None if there is no entry. Raises: _UnusableEntryError."""
+        folder, path = self._folder, self.path
+        try:
+            descriptor = open_owned(str(path), folder.owners)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _UnusableEntryError(error.strerror or f"{error}") from error
+        try:
+            header, payload = check_container(f"'{path}'", map_file(descriptor))
+            sections = dict(payload.sections)
+            if bytes(sections.pop(_IDENTITY, b"")) != self._identity:
+                raise BlobMismatchError(f"'{path}' was made from something else than its name says")
+            code = find_code(payload)
+            if code:
+                raise UntrustedBlobError(f"'{path}' holds code, in the sections {list(code)}; no cache entry may")
+            payload = replace(payload, sections=sections)
+            with suppress(OSError):  # the folder may be read-only for this user
+                os.utime(path)
+        except (OSError, BlobError) as error:
+            raise _UnusableEntryError(str(error)) from error
+        finally:
+            os.close(descriptor)
+        try:
+            with trust_imports(folder.is_own):
+                loaded = take(payload if folder.is_own else payload.without_spare_code())
+        except Exception as error:  # a plugin may raise anything if it cannot import a blob; the caller logs it and loads the model
+            raise _UnusableEntryError(f"{type(error).__name__}: {error}") from error
+        logger.info("network '%s' was loaded from the cache entry '%s'", header.network, path)
+        return loaded
+
+    def store(self, pack: Callable[[], tuple[BlobHeader, Payload]]) -> None:
+        """Writes the entry; a failure leaves the folder unchanged and is a warning only, since the network is loaded anyway."""
+        folder, path, limit = self._folder, self.path, self._size_limit
         try:
             header, payload = pack()
-        except ClosedError:
-            return
-        except Exception as error:  # noqa: BLE001  # a plugin that cannot export may raise anything
-            self._warn(error)
-            return
-        try:
-            _remove_leftovers(folder, held=key)
+            _remove_leftovers(folder, held=self._key)
             code = find_code(payload)
             if code:
                 logger.info("network '%s' is not kept in the cache: it holds code, in the sections %s", header.network, code)
                 return
             payload = payload if folder.is_own else payload.without_spare_code()
-            entry = replace(payload, sections={**payload.sections, _IDENTITY: identity})
-            path = folder.path / f"{key}.blob"
-            size = write_whole(str(path), lambda stream: self._write(stream, header, entry))
+            content = replace(payload, sections={**payload.sections, _IDENTITY: self._identity})
+            size = write_whole(str(path), lambda stream: self._write(stream, header, content))
             logger.info("network '%s' was stored as the cache entry '%s', %d bytes", header.network, path, size)
-            if self._size_limit:
-                is_entry = _ENTRY_NAME.fullmatch
-                for name in remove_oldest(str(folder.path), limit=self._size_limit, latest=path.name, is_entry=is_entry):
-                    logger.info("the cache entry '%s' was removed, CACHE_SIZE_LIMIT is %d", folder.path / name, self._size_limit)
-        except (OSError, BlobError) as error:  # a full disk, or a limit
-            self._warn(error)
+            if limit:
+                for name in remove_oldest(str(folder.path), limit=limit, latest=path.name, is_entry=_ENTRY_NAME.fullmatch):
+                    logger.info("the cache entry '%s' was removed, CACHE_SIZE_LIMIT is %d", folder.path / name, limit)
+        except ClosedError:
+            return
+        except Exception as error:  # noqa: BLE001  # a full disk, or a limit; a plugin that cannot export may raise anything
+            logger.warning("nothing was kept in the cache folder '%s': %s: %s", folder.path, type(error).__name__, error)
 
-    def _warn(self, error: Exception) -> None:
-        logger.warning("nothing was kept in the cache folder '%s': %s: %s", self._path, type(error).__name__, error)
-
-    def _write(self, stream: IO[bytes], header: BlobHeader, entry: Payload) -> int:
+    def _write(self, stream: IO[bytes], header: BlobHeader, content: Payload) -> int:
         """Returns the size of the entry, which is on the disk before it gets its name."""
-        write_blob(header, entry, stream)
+        write_blob(header, content, stream)
         stream.flush()
         os.fsync(stream.fileno())
         size = stream.tell()
@@ -199,67 +227,30 @@ class NetworkCache:
         return size
 
 
-def _take_entry(folder: CacheFolder, key: str, identity: bytes, take: Callable[[BlobHeader, Payload], Loaded]) -> Loaded | None:
-    """Returns the loaded network of an entry; None if there is no entry. Raises: _UnusableEntryError."""
-    path = folder.path / f"{key}.blob"
-    try:
-        descriptor = folder.open_entry(path.name)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _UnusableEntryError(error.strerror or f"{error}") from error
-    try:
-        header, payload = check_container(f"'{path}'", map_file(descriptor))
-        sections = dict(payload.sections)
-        if bytes(sections.pop(_IDENTITY, b"")) != identity:
-            raise BlobMismatchError(f"'{path}' was made from something else than its name says")
-        code = find_code(payload)
-        if code:
-            raise UntrustedBlobError(f"'{path}' holds code, in the sections {list(code)}; no cache entry may")
-        payload = replace(payload, sections=sections)
-        with suppress(OSError):  # the folder may be read-only for this user
-            os.utime(path)
-    except (OSError, BlobError) as error:
-        raise _UnusableEntryError(str(error)) from error
-    finally:
-        os.close(descriptor)
-    try:
-        with trust_imports(folder.is_own):
-            loaded = take(header, payload if folder.is_own else payload.without_spare_code())
-    except Exception as error:  # a plugin may raise anything if it cannot import a blob; the caller logs it and loads the model
-        raise _UnusableEntryError(f"{type(error).__name__}: {error}") from error
-    logger.info("network '%s' was loaded from the cache entry '%s'", header.network, path)
-    return loaded
-
-
 def _remove_leftovers(folder: CacheFolder, held: str = "") -> None:
     """Removes the partial files and locks of killed processes: the files of each key with a free lock.
 
     `held` is the key that this load has locked.
     """
     try:
-        names = folder.list_names(_LEFTOVER_NAME)
+        names = [name for name in os.listdir(folder.path) if _LEFTOVER_NAME.fullmatch(name)]
     except OSError:
         return  # the folder is gone or unreadable; the load reports that
     for key in sorted({name.partition(".")[0] for name in names}):
-        partials = [folder.path / name for name in names if name.startswith(key) and name.endswith(".partial")]
         # A file that cannot be removed says nothing about the next.
-        with suppress(OSError):
-            lock = None if key == held else FileLock(folder.path / f"{key}.lock")
-            if lock is None or lock.acquire(0, on_wait=lambda: None):
-                try:
-                    for partial in partials:
-                        partial.unlink(missing_ok=True)
-                finally:
-                    if lock is not None:
-                        lock.release()
+        with suppress(OSError), ExitStack() as stack:
+            if key != held:
+                lock = FileLock(folder.path / f"{key}.lock")
+                if not lock.acquire(0, on_wait=lambda: None):
+                    continue
+                stack.callback(lock.release)
+            for name in names:
+                if name.startswith(key) and name.endswith(".partial"):
+                    (folder.path / name).unlink(missing_ok=True)
 
 
 class _UnusableEntryError(Exception):
     """An entry is there and cannot be used."""
-
-
-_ADVICE = "take a folder of your own, of mode 0700"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,21 +263,6 @@ class CacheFolder:
     path: Path
     owners: tuple[int, ...] = ()
     is_own: bool = False
-
-    def open_entry(self, name: str) -> int:
-        """Returns a descriptor for reading a file that belongs to a user of the folder. Raises: OSError with the reason."""
-        path = str(self.path / name)
-        descriptor = open_unlinked(path, os.O_RDONLY)
-        try:
-            require_owner(os.fstat(descriptor), path, self.owners)
-        except BaseException:  # after an interrupt, too, the descriptor is closed
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    def list_names(self, pattern: re.Pattern[str]) -> list[str]:
-        """Returns those names in the folder that are ours, sorted. Raises: OSError."""
-        return sorted(name for name in os.listdir(self.path) if pattern.fullmatch(name))
 
 
 def open_cache_folder(path: Path) -> CacheFolder:
@@ -330,16 +306,16 @@ class FileLock:
 
         Raises: OSError if the file cannot be created or locked.
         """
-        deadline, pause, has_waited = time.monotonic() + timeout, _FIRST_PAUSE, False
-        while not self._try_once():
-            if not has_waited:
-                on_wait()
-                has_waited = True
-            if time.monotonic() >= deadline:
-                return False
+        deadline, pause = time.monotonic() + timeout, _FIRST_PAUSE
+        if self._try_once():
+            return True
+        on_wait()
+        while time.monotonic() < deadline:
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
-        return True
+            if self._try_once():
+                return True
+        return False
 
     def _try_once(self) -> bool:
         while True:
@@ -376,13 +352,7 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-Find = Callable[[str], tuple[DeviceName, Device]]
-"""Returns a device by its device string."""
-
-
-def describe_load(
-    network: Network, target: CallTarget, find: Find, extensions: Iterable[Extension], wrappers: Iterable[object]
-) -> bytes:
+def describe_load(network: Network, target: CallTarget, registry: Registry, extensions: Iterable[Extension]) -> bytes:
     """Returns the text, JSON in UTF-8 with sorted keys; the same in every process.
 
     Cost: the fingerprint of the network, which reads every constant once.
@@ -393,14 +363,16 @@ def describe_load(
         "network": network.name,
         "fingerprint": network.fingerprint,
         "pins": dict(network.affinity),
-        "device": _describe_device(target.device, target.entry, target.config, find, is_part=bool(target.device.arguments)),
+        "device": _describe_device(target.device, target.entry, target.config, registry, is_part=bool(target.device.arguments)),
         "extensions": sorted(f"{extension.domain}:{extension.op_type}-{extension.since_version}" for extension in extensions),
-        "wrappers": [str(describe_object("", wrapper)) for wrapper in wrappers],
+        "wrappers": [str(describe_object("", wrapper)) for wrapper in registry.wrappers],
     }
     return json.dumps(fields, sort_keys=True, default=_to_json).encode()
 
 
-def _describe_device(device: DeviceName, entry: Device, config: Mapping[str, Any], find: Find, *, is_part: bool) -> dict[str, Any]:
+def _describe_device(
+    device: DeviceName, entry: Device, config: Mapping[str, Any], registry: Registry, *, is_part: bool
+) -> dict[str, Any]:
     """Returns the device, its plugin, machine and configuration; for a list, the same of all its devices in order.
 
     An import of a composed network cannot change run-time keys of its parts, so these keys count for parts.
@@ -414,15 +386,15 @@ def _describe_device(device: DeviceName, entry: Device, config: Mapping[str, Any
         "config": {
             name: value for name, value in config.items() if name not in STANDARD_KEYS and (is_part or not keys[name].runtime)
         },
-        "parts": [_describe_part(part, find) for part in split_device_list(device.arguments)] if device.arguments else [],
+        "parts": [_describe_part(part, registry) for part in split_device_list(device.arguments)] if device.arguments else [],
     }
 
 
-def _describe_part(name: str, find: Find) -> Any:
+def _describe_part(name: str, registry: Registry) -> Any:
     try:
-        device, entry = find(name)
+        device, entry = registry.find(name)
         device, config = entry.resolve(device, None)
-        return _describe_device(device, entry, config, find, is_part=True)
+        return _describe_device(device, entry, config, registry, is_part=True)
     except HeteroError as error:
         # The load decides whether a device of a list may be missing.
         return f"{type(error).__name__}: {error}"

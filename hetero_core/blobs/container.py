@@ -25,11 +25,12 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import pairwise
 from typing import IO, Any, TypeVar
 
 from hetero_core.contract import Payload
@@ -123,7 +124,14 @@ def check_container(name: str, view: memoryview) -> tuple[BlobHeader, Payload]:
             raise BlobDamagedError(
                 f"{name} is damaged: the digest of its section '{row.name}' differs from its content; export the network again"
             )
-    _check_gaps(name, view[begin:-_DIGEST_SIZE], rows)
+    # No digest covers the gaps.
+    room = view[begin:-_DIGEST_SIZE]
+    spans = (0, 0), *((row.offset, row.offset + row.size) for row in rows), (len(room), 0)
+    for (_, end), (following, _) in pairwise(spans):
+        if following != _align(end) or any(room[end:following]):
+            raise BlobDamagedError(
+                f"{name} is damaged: between {end} and {following} of its sections there is more than zeros to the next {ALIGNMENT}"
+            )
     return header, replace(payload, digests=digests)
 
 
@@ -151,19 +159,6 @@ def _check_head(name: str, view: memoryview) -> tuple[BlobHeader, list[SectionEn
     if sha256(view[: min(begin, len(view) - _DIGEST_SIZE)]).digest() != view[-_DIGEST_SIZE:]:
         raise BlobDamagedError(f"{name} is damaged: its digest differs from its content; export the network again")
     return *_parse(name, view, header_size), begin
-
-
-def _check_gaps(name: str, room: memoryview, rows: Sequence[SectionEntry]) -> None:
-    """Raises BlobDamagedError for anything but zeros between sections, and for gaps that are longer than necessary; no digest
-    covers the gaps.
-    """
-    begins = [*(row.offset for row in rows), len(room)]
-    ends = [0, *(row.offset + row.size for row in rows)]
-    for end, begin in zip(ends, begins, strict=True):
-        if begin != _align(end) or any(room[end:begin]):
-            raise BlobDamagedError(
-                f"{name} is damaged: between {end} and {begin} of its sections there is more than zeros to the next {ALIGNMENT}"
-            )
 
 
 def _open_view(source: Any) -> tuple[str, memoryview]:

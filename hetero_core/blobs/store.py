@@ -10,22 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
 from hetero_core.errors import PrivateFolderError
-from hetero_core.files import (
-    HAS_OWNERS,
-    describe_kind,
-    find_writers,
-    open_plain,
-    open_unlinked,
-    remove_oldest,
-    require_owner,
-    write_whole,
-)
+from hetero_core.files import HAS_OWNERS, describe_kind, find_writers, open_owned, open_plain, remove_oldest, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -59,18 +51,11 @@ class Store:
         if folder is None:
             return None
         path = f"{folder}/{name}"
-        try:
-            descriptor = open_unlinked(path, os.O_RDONLY)
-            with os.fdopen(descriptor, "rb") as file:
-                require_owner(os.fstat(descriptor), path, ())
-                with suppress(OSError):  # the disk may be read-only
-                    os.utime(descriptor)
-                return _check(file.read(), path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            logger.warning("an entry of the private store is not used: %s", error.strerror or error)
-            return None
+        content = _read(path, open_owned)
+        if content is not None:
+            with suppress(OSError):  # the disk may be read-only
+                os.utime(path)
+        return content
 
     def write(self, name: str, content: bytes) -> None:
         """Stores an entry with mode 0600; replaces an entry of the same name."""
@@ -87,14 +72,7 @@ class Store:
 
 def read_brought(path: str) -> bytes | None:
     """Returns the content of an entry that an installed package ships, trusted like the package's code; None as `Store.read`."""
-    try:
-        with os.fdopen(open_plain(path), "rb") as file:
-            return _check(file.read(), path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        logger.warning("'%s' is not used: %s", path, error.strerror or error)
-        return None
+    return _read(path, open_plain)
 
 
 def write_entry(path: str, content: bytes) -> None:
@@ -102,8 +80,15 @@ def write_entry(path: str, content: bytes) -> None:
     write_whole(path, lambda stream: stream.write(sha256(content).digest() + content))
 
 
-def _check(stored: bytes, path: str) -> bytes | None:
-    digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
+def _read(path: str, open_file: Callable[[str], int]) -> bytes | None:
+    try:
+        with os.fdopen(open_file(path), "rb") as file:
+            digest, content = file.read(_DIGEST_BYTES), file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.warning("'%s' is not used: %s", path, error.strerror or error)
+        return None
     if sha256(content).digest() == digest:
         return content
     logger.warning("'%s' is damaged; it is made anew", path)
@@ -140,7 +125,11 @@ def open_private_folder(name: str) -> Path:
         raise PrivateFolderError(
             f"cannot open a private folder named {name!r}; expected small letters, digits, '_', '.' and '-', at most 100"
         )
-    base = _find_base()
+    # The XDG specification says that relative paths are ignored.
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    base = folder if os.path.isabs(folder) else os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(base):
+        raise PrivateFolderError(f"cannot find a private folder: the user has no home; {_ADVICE}")
     try:
         os.makedirs(base, 0o700, exist_ok=True)
         resolved = os.path.realpath(base, strict=True)
@@ -166,17 +155,6 @@ def open_private_folder(name: str) -> Path:
     return Path(path)
 
 
-def _find_base() -> str:
-    folder = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that relative paths are ignored.
-    if os.path.isabs(folder):
-        return folder
-    home = os.path.expanduser("~")
-    if not os.path.isabs(home):
-        raise PrivateFolderError(f"cannot find a private folder: the user has no home; {_ADVICE}")
-    return os.path.join(home, ".cache")
-
-
 def _make_private(path: str) -> None:
     """Creates a folder in a parent that only this user and root can change, or checks that the folder is the user's own."""
     try:
@@ -185,19 +163,16 @@ def _make_private(path: str) -> None:
         status = os.lstat(path)
     except OSError as error:
         raise PrivateFolderError(f"cannot make the folder '{path}': {error.strerror or error}; {_ADVICE}") from error
-    if not stat.S_ISDIR(status.st_mode):
-        raise PrivateFolderError(
-            f"cannot keep code in '{path}': it is {describe_kind(status.st_mode)}; expected a folder of your own. Remove it"
-        )
-    if status.st_uid != os.geteuid():
-        raise PrivateFolderError(
-            f"cannot keep code in '{path}': the folder belongs to user {status.st_uid}, expected {os.geteuid()}; remove it, or {_ADVICE}"
-        )
     mode = stat.S_IMODE(status.st_mode)
-    # Made with mode 0700, so that group write permission, even for the user's own group, shows a later change.
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PrivateFolderError(
-            f"cannot keep code in '{path}': others may write to it (mode {mode:04o}, expected 0700), and may have; remove it"
-        )
-    if mode != 0o700:
-        os.chmod(path, 0o700)
+    if not stat.S_ISDIR(status.st_mode):
+        fault = f"it is {describe_kind(status.st_mode)}; expected a folder of your own. Remove it"
+    elif status.st_uid != os.geteuid():
+        fault = f"the folder belongs to user {status.st_uid}, expected {os.geteuid()}; remove it, or {_ADVICE}"
+    elif mode & (stat.S_IWGRP | stat.S_IWOTH):
+        # Made with mode 0700, so that group write permission, even for the user's own group, shows a later change.
+        fault = f"others may write to it (mode {mode:04o}, expected 0700), and may have; remove it"
+    else:
+        if mode != 0o700:
+            os.chmod(path, 0o700)
+        return
+    raise PrivateFolderError(f"cannot keep code in '{path}': {fault}")

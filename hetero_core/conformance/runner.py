@@ -41,7 +41,6 @@ from hetero_core.contract import Extension
 from hetero_core.core import Core
 from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.registry import load_entry_point
 from hetero_core.errors import (
     ConfigKeyError,
     ConfigValueError,
@@ -131,7 +130,7 @@ def make_target(
         "hetero": "HETERO" in core.device_names and beside != "",
     }
     announcement = core._registry.announcement(parsed.name)
-    loaded = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
+    loaded = announcement.load_plugin()
     own = {name: key for name, key in keys.items() if name not in STANDARD_KEYS}
     facts = DeviceFacts(parsed.name, ids, own, tuple(name for name, has in capabilities.items() if has), settings, loaded)
     with suppress(Exception):  # a device may raise anything; checks that close a Core fail by it

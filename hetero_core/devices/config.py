@@ -1,14 +1,12 @@
 """Configuration of devices: declared keys, aliases, conversion of texts, and the merge of defaults, `set_config` and call.
 
-LOG_LEVEL sets the loggers of the core and of a device's package; handlers are the program's own. `CommonConfig` holds the values for
-all devices at once.
+LOG_LEVEL sets the loggers of the core and of a device's package; handlers are the program's own.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -103,6 +101,8 @@ STANDARD_KEYS: Mapping[str, ConfigKey] = freeze_mapping(
 )
 """The keys that the core itself handles for every device; the keys of the cache only for devices that export and import."""
 
+COMMON_KEYS = freeze_mapping((name, key) for name, key in STANDARD_KEYS.items() if name != "DEVICE_ID")
+"""The keys that can be set for all devices at once."""
 CACHE_KEYS = ("CACHE_DIR", "CACHE_SIZE_LIMIT")
 
 # Names of the Inference Engine 1.x API for today's keys.
@@ -124,9 +124,16 @@ VALUE_ALIASES: Mapping[str, Mapping[str, str]] = freeze_mapping(
     }
 )
 
-_TRUE = frozenset(("yes", "true", "on", "1"))
-_FALSE = frozenset(("no", "false", "off", "0"))
-_TYPES = (bool, int, float, str, tuple, dict)
+_BOOLS = {**dict.fromkeys(("yes", "true", "on", "1"), True), **dict.fromkeys(("no", "false", "off", "0"), False)}
+_WANTED = {
+    bool: "a bool (True, False, YES, NO, ON, OFF)",
+    int: "an int",
+    float: "a number",
+    str: "a text",
+    tuple: "texts, or one text with commas",
+    dict: "a mapping of what JSON can hold, or a JSON object as text",
+}
+"""The types of keys, in words."""
 
 
 def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[str, ConfigKey]:
@@ -135,17 +142,15 @@ def declare_keys(declared: Mapping[str, ConfigKey], *, blame: str) -> Mapping[st
     Raises: PluginError naming the plugin for a declaration that contradicts itself.
     """
     for name, key in declared.items():
+        fault = ""
         if name != name.strip().upper():
-            raise PluginError(f"{blame} declares the configuration key '{name}'; keys are upper case, as '{name.strip().upper()}'")
-        if not isinstance(key, ConfigKey) or key.type not in _TYPES:
-            types = ", ".join(key_type.__name__ for key_type in _TYPES)
-            raise PluginError(
-                f"{blame} declares the configuration key '{name}' as {key!r}; expected a ConfigKey of one of the types {types}"
-            )
-        if isinstance(key.default, str) and key.type is not str and key.default not in key.words:
-            raise PluginError(
-                f"{blame} declares the configuration key '{name}' with the default {key.default!r} of str; its type is {key.type.__name__}"
-            )
+            fault = f"; keys are upper case, as '{name.strip().upper()}'"
+        elif not isinstance(key, ConfigKey) or key.type not in _WANTED:
+            fault = f" as {key!r}; expected a ConfigKey of one of the types {', '.join(kind.__name__ for kind in _WANTED)}"
+        elif isinstance(key.default, str) and key.type is not str and key.default not in key.words:
+            fault = f" with the default {key.default!r} of str; its type is {key.type.__name__}"
+        if fault:
+            raise PluginError(f"{blame} declares the configuration key '{name}'{fault}")
         if key.default is not None:
             convert_value(name, key, key.default, device=blame)
     return freeze_mapping({**STANDARD_KEYS, **declared})
@@ -185,7 +190,7 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str, where: 
             return word
     elif name == "DEVICE_ID" and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    converted = _convert_text(key.type, value) if isinstance(value, str) else _convert_object(key.type, value)
+    converted = _convert(key.type, value)
     # Written so that NaN is below every number.
     is_large_enough = key.least is None or (converted is not None and converted >= key.least)
     if converted is not None and is_large_enough and (not key.choices or converted in key.choices):
@@ -203,43 +208,26 @@ def _describe_wanted(key: ConfigKey) -> str:
     return " or ".join((f"{_WANTED[key.type]}{least}", *key.words))
 
 
-_WANTED = {
-    bool: "a bool (True, False, YES, NO, ON, OFF)",
-    int: "an int",
-    float: "a number",
-    str: "a text",
-    tuple: "texts, or one text with commas",
-    dict: "a mapping of what JSON can hold, or a JSON object as text",
-}
-
-
-def _convert_text(key_type: type, text: str) -> Any:
-    stripped = text.strip()
-    if key_type is str:
-        return text
-    if key_type is bool:
-        return True if stripped.lower() in _TRUE else False if stripped.lower() in _FALSE else None
-    if key_type is tuple:
-        return tuple(piece.strip() for piece in text.split(",") if piece.strip())
-    try:
-        # Python's own conversions and JSON's errors are both ValueErrors.
-        return _convert_object(dict, json.loads(stripped)) if key_type is dict else key_type(stripped)
-    except ValueError:
-        return None
-
-
-def _convert_object(key_type: type, value: Any) -> Any:
-    if key_type is bool:
-        return value if isinstance(value, bool) else None
-    if key_type in (int, float):
-        is_number = isinstance(value, int if key_type is int else int | float) and not isinstance(value, bool)
-        return key_type(value) if is_number else None
+def _convert(key_type: type, value: Any) -> Any:
+    """Returns a value in the type of its key, or None."""
+    if isinstance(value, str) and key_type is not str:
+        text = value.strip()
+        if key_type is bool:
+            return _BOOLS.get(text.lower())
+        if key_type is tuple:
+            return tuple(piece.strip() for piece in text.split(",") if piece.strip())
+        try:
+            # Python's own conversions and JSON's errors are both ValueErrors.
+            value = json.loads(text) if key_type is dict else key_type(text)
+        except ValueError:
+            return None
     if key_type is tuple:
         is_texts = isinstance(value, list | tuple) and all(isinstance(piece, str) for piece in value)
         return tuple(value) if is_texts else None
     if key_type is dict:
         return _copy_json(value) if isinstance(value, Mapping) else None
-    return None
+    is_of_type = isinstance(value, int | float if key_type is float else key_type) and isinstance(value, bool) == (key_type is bool)
+    return key_type(value) if is_of_type else None
 
 
 def _copy_json(value: Any) -> Any:
@@ -301,40 +289,3 @@ def merge_config(keys: Mapping[str, ConfigKey], *layers: Mapping[str, Any]) -> M
     for layer in layers:
         merged.update(layer)
     return freeze_mapping((name, merged[name]) for name in sorted(merged))
-
-
-_KEYS = freeze_mapping((name, key) for name, key in STANDARD_KEYS.items() if name != "DEVICE_ID")
-
-
-class CommonConfig:
-    """Values for all devices, overridden by the values of a single device. Safe for threads."""
-
-    def __init__(self, of_environment: Mapping[str, Any] = freeze_mapping({})) -> None:
-        self._of_environment = freeze_mapping(of_environment)
-        self._values: Mapping[str, Any] = self._of_environment
-        self._lock = threading.Lock()
-
-    def read(self) -> Mapping[str, Any]:
-        """Returns the values by key; a later `set` does not change the returned mapping."""
-        return self._values
-
-    def set(self, config: Mapping[str, Any]) -> None:
-        """Keeps values; None removes the value of a key, so that the environment's holds again. All are checked before any is kept.
-
-        Raises: ConfigKeyError, ConfigValueError.
-        """
-        try:
-            converted, dropped = convert_changes(config, _KEYS, device="(all)")
-        except ConfigKeyError as error:
-            error.add_note("without a device, set_config takes the keys that every device has; name the device for others")
-            raise
-        with self._lock:
-            remaining = {name: value for name, value in self._values.items() if name not in dropped}
-            self._values = freeze_mapping({**self._of_environment, **remaining, **converted})
-        if LOG_KEY in converted or LOG_KEY in dropped:
-            set_log_level(converted.get(LOG_KEY), "hetero_core")
-
-    def close(self) -> None:
-        """Restores the program's own log level, if a level was set."""
-        if LOG_KEY in self._values:
-            set_log_level(None, "hetero_core")

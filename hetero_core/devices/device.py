@@ -65,8 +65,8 @@ class Device:
         self.provenance = provenance
         self.manager = manager
         self.patience = patience
-        # By id and arguments; an empty id or empty arguments stand for all.
-        self._set: dict[tuple[str, str], dict[str, Any]] = {}
+        # By id, arguments and key; an empty id or empty arguments stand for all.
+        self._set: dict[tuple[str, str, str], Any] = {}
         # Packages with a logging level that `set_log_level` has set and `close` resets.
         self._log_packages: tuple[str, ...] = ()
         self._lock = threading.Lock()
@@ -126,14 +126,13 @@ class Device:
         plain = self.keys(DeviceName(device.name))
         with self._lock:
             # A new mapping, so that a load that reads meanwhile sees all of these values or the old values only.
-            values_of_place = dict(self._set)
-            for name, value in converted.items():
-                place = device.id, device.arguments if name in plain else full.arguments
-                values_of_place[place] = {**values_of_place.get(place, {}), name: value}
-            for name in dropped:
-                place = device.id, device.arguments if name in plain else full.arguments
-                values_of_place[place] = {key: value for key, value in values_of_place.get(place, {}).items() if key != name}
-            self._set = values_of_place
+            changed = dict(self._set)
+            for name in (*dropped, *converted):
+                place = device.id, device.arguments if name in plain else full.arguments, name
+                changed.pop(place, None)
+                if name in converted:
+                    changed[place] = converted[name]
+            self._set = changed
         if LOG_KEY in dropped:
             set_log_level(None, *self._log_packages)
 
@@ -148,9 +147,9 @@ class Device:
 
     def read_set(self, device: DeviceName) -> dict[str, Any]:
         """Returns the values that `set_config` has set for the device with this id and these arguments."""
-        values_of_place = self._set
+        settings = self._set.items()
         places = dict.fromkeys((("", ""), ("", device.arguments), (device.id, ""), (device.id, device.arguments)))
-        return {name: value for place in places for name, value in values_of_place.get(place, {}).items()}
+        return {name: value for place in places for (*at, name), value in settings if tuple(at) == place}
 
     def resolve(self, device: DeviceName, requested: Mapping[str, Any] | None) -> tuple[DeviceName, Mapping[str, Any]]:
         """Returns the device with its id and arguments in place, and its complete configuration for a call with these values.
@@ -163,18 +162,12 @@ class Device:
         keys = self.keys(device)
         call = convert_config(requested or {}, keys, device=str(device))
         device = self._with_id(device, call)
-        config = dict(merge_config(keys, self.read_settings(device, keys), call))
-        config["DEVICE_ID"] = device.id
+        named = {name: device.arguments for name, key in keys.items() if key.is_arguments and device.arguments}
+        config = merge_config(keys, self.read_settings(device, keys), call, named, {"DEVICE_ID": device.id})
         if config.get(LOG_KEY) is not None:
             self.set_log_level(config[LOG_KEY])
-        for name, key in keys.items():
-            if key.is_arguments and device.arguments:
-                config[name] = device.arguments
         resolved = resolve_threads(
-            merge_config({}, config),
-            device=str(device),
-            processors=count_processors(),
-            find_range=lambda: self.metric(device, "RANGE_FOR_STREAMS"),
+            config, device=str(device), processors=count_processors(), find_range=lambda: self.metric(device, "RANGE_FOR_STREAMS")
         )
         return device, resolved
 
@@ -185,7 +178,7 @@ class Device:
             return device
         spellings = name, *keys[name].aliases
         spelled = next((spelling for spelling in config if str(spelling).strip().upper() in spellings), None)
-        setting = self._set.get(("", ""), {}).get(name)
+        setting = self._set.get(("", "", name))
         value = setting if spelled is None else config[spelled]
         if value is None:
             return device
@@ -198,7 +191,7 @@ class Device:
         named_device = self.check_name(DeviceName(device.name, str(call.get("DEVICE_ID") or ""))).id
         if named_device and device.id and named_device != device.id:
             raise ConfigValueError(f"device {device} and DEVICE_ID={named_device} name two different devices; give one of them")
-        set_id = self._set.get(("", ""), {}).get("DEVICE_ID", "")
+        set_id = self._set.get(("", "", "DEVICE_ID"), "")
         return self.check_name(DeviceName(device.name, device.id or named_device or set_id, device.arguments))
 
     def check_name(self, device: DeviceName) -> DeviceName:

@@ -1,4 +1,4 @@
-"""Custom operators: the devices that take an extension, and the types of operators that onnx does not know.
+"""The types of operators that onnx does not know.
 
 A package announces a function in the entry-point group `hetero_core.operator_types`. It is imported when a network first has an operator
 that neither onnx nor an extension knows, and is asked about each such node: `infer(node, input_types)` returns the types of the outputs
@@ -7,47 +7,16 @@ in order, or None for an operator that it does not know. An input type is None i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from hetero_core.contract import DeviceName, Extension
-from hetero_core.devices.device import Device
-from hetero_core.devices.names import split_device_list
-from hetero_core.devices.provenance import read_identity
-from hetero_core.errors import DeviceUnavailableError, HeteroError, NotImplementedByDeviceError, PluginError
+from hetero_core.contract import Extension
+from hetero_core.devices.provenance import load_entry_point, read_identity
+from hetero_core.errors import HeteroError, PluginError
 from hetero_core.network.graph import Node
 from hetero_core.network.types import ValueType
 
-Find = Callable[[str], tuple[DeviceName, Device]]
-
-
-def takes_extensions(device: str, find: Find) -> bool:
-    """Says whether a device takes custom operators; of a list, whether each of its devices does. Raises: errors of devices."""
-    parsed, entry = find(device)
-    parts = split_device_list(parsed.arguments) if parsed.arguments else ()
-    return entry.implements("add_extension") and all(takes_extensions(part, find) for part in parts)
-
-
-def list_takers(names: Iterable[str], find: Find) -> tuple[str, ...]:
-    """Returns the devices that take custom operators and run networks themselves; unusable devices are skipped.
-
-    Raises: NotImplementedByDeviceError if no device does.
-    """
-    takers = []
-    for name in names:
-        try:
-            parsed, entry = find(name)
-        except (DeviceUnavailableError, PluginError):  # `list_devices` has the reasons
-            continue
-        if entry.implements("add_extension") and not any(key.is_arguments for key in entry.keys(parsed).values()):
-            takers.append(name)
-    if not takers:
-        raise NotImplementedByDeviceError("no device that is installed takes custom operators; pip install hetero-cpu")
-    return tuple(takers)
-
-
-OPERATOR_TYPES_GROUP = "hetero_core.operator_types"
 InferTypes = Callable[[Node, tuple[ValueType | None, ...]], "Sequence[ValueType] | None"]
 
 
@@ -60,7 +29,11 @@ class OperatorTypes:
 
     @cached_property
     def _functions(self) -> list[tuple[str, InferTypes]]:
-        return [_import(entry_point) for entry_point in self._entry_points]
+        functions = []
+        for entry_point in self._entry_points:
+            blame = f"'{entry_point.name}' of {' '.join(read_identity(entry_point.dist)).strip()}, which tells types of operators,"
+            functions.append((blame, load_entry_point(entry_point, blame, cure="; mend or uninstall it")))
+        return functions
 
     def infer(self, node: Node, input_types: tuple[ValueType | None, ...]) -> Sequence[ValueType] | None:
         """Returns the types of a node's outputs; None for an unknown operator.
@@ -82,13 +55,3 @@ class OperatorTypes:
             if types is not None:
                 return types
         return None
-
-
-def _import(entry_point: Any) -> tuple[str, InferTypes]:
-    blame = f"'{entry_point.name}' of {' '.join(read_identity(entry_point.dist)).strip()}, which tells types of operators,"
-    try:
-        return blame, entry_point.load()
-    except (Exception, SystemExit) as error:
-        raise PluginError(
-            f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it"
-        ) from error

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hetero_core.contract import DeviceName
 from hetero_core.errors import DeviceNameError
@@ -66,8 +67,8 @@ def parse_device_list(arguments: str) -> tuple[ListedDevice, ...]:
 
     Raises: DeviceNameError for unbalanced parentheses and quotes, an empty entry, and a count of 0.
     """
-    split = (_split_entry(entry, arguments) for entry in _split_entries(arguments))
-    return tuple(ListedDevice(parse_device_name(text), count, is_excluded) for text, count, is_excluded in split)
+    entries = _split_entries(arguments)
+    return tuple(ListedDevice(parse_device_name(text), count, is_excluded) for text, count, is_excluded in entries)
 
 
 def split_device_list(arguments: str) -> tuple[str, ...]:
@@ -75,8 +76,7 @@ def split_device_list(arguments: str) -> tuple[str, ...]:
 
     Raises: DeviceNameError as `parse_device_list` does for the list; the devices themselves are not parsed.
     """
-    split = (_split_entry(entry, arguments) for entry in _split_entries(arguments))
-    return tuple(device for device, _, is_excluded in split if not is_excluded)
+    return tuple(device for device, _, is_excluded in _split_entries(arguments) if not is_excluded)
 
 
 def normalise_arguments(arguments: str) -> str:
@@ -124,15 +124,14 @@ def _split_once(text: str, separator: str) -> tuple[str, str, str]:
     return (text, "", "") if place < 0 else (text[:place], separator, text[place + 1 :])
 
 
-def _split_entries(arguments: str) -> tuple[str, ...]:
+def _split_entries(arguments: str) -> Iterator[tuple[str, int | None, bool]]:
+    """Yields the text of each device of a list, its count, and whether it is excluded."""
     commas = [position for position, character, depth in _walk(arguments) if character == "," and depth == 0]
-    starts = (0, *(position + 1 for position in commas))
-    ends = (*commas, len(arguments))
-    return tuple(arguments[start:end].strip() for start, end in zip(starts, ends, strict=True))
+    for before, end in pairwise((-1, *commas, len(arguments))):
+        yield _split_entry(arguments[before + 1 : end].strip(), arguments)
 
 
 def _split_entry(entry: str, arguments: str) -> tuple[str, int | None, bool]:
-    """Returns the device's text, the count and whether it is excluded."""
     is_excluded = entry.startswith("-")
     text, count = (entry[1:] if is_excluded else entry).strip(), None
     counted = re.fullmatch(_COUNTED, text)

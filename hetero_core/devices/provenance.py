@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import importlib_metadata
 
-from hetero_core.errors import PluginError
+from hetero_core.errors import HeteroError, PluginError
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,14 @@ def read_identity(distribution: Any) -> tuple[str, str]:
         return "an unknown distribution", ""
     metadata = distribution.metadata  # parsed anew by each access
     return metadata["Name"], metadata["Version"]
+
+
+def load_entry_point(entry_point: Any, title: object, *, kind: type[HeteroError] = PluginError, cure: str = "") -> Any:
+    """Returns the object of an entry point, imported. Raises: an error of this kind with the error of the import; `title` begins it."""
+    try:
+        return entry_point.load()
+    except (Exception, SystemExit) as error:
+        raise kind(f"{title} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}{cure}") from error
 
 
 @cache

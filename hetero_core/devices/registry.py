@@ -12,7 +12,7 @@ import inspect
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -23,14 +23,23 @@ import pluggy
 
 from hetero_core import hookspecs
 from hetero_core.contract import DeviceName
-from hetero_core.devices.config import ISOLATE_KEY, STANDARD_KEYS, CommonConfig, convert_value, require_mapping
+from hetero_core.devices.config import (
+    COMMON_KEYS,
+    ISOLATE_KEY,
+    LOG_KEY,
+    STANDARD_KEYS,
+    convert_changes,
+    convert_value,
+    require_mapping,
+    set_log_level,
+)
 from hetero_core.devices.device import Device
-from hetero_core.devices.extensions import OPERATOR_TYPES_GROUP
 from hetero_core.devices.names import parse_device_name, split_device_list
-from hetero_core.devices.provenance import Provenance, call_named, describe_object, read_identity
+from hetero_core.devices.provenance import Provenance, call_named, describe_object, load_entry_point, read_identity
 from hetero_core.devices.switches import PLUGINS_VARIABLE, Switches
 from hetero_core.devices.watch import Patience
 from hetero_core.errors import (
+    ConfigKeyError,
     DeviceNameError,
     DeviceNotFoundError,
     DeviceUnavailableError,
@@ -46,6 +55,7 @@ if TYPE_CHECKING:
 
 DEVICES_GROUP = "hetero_core.devices"
 WRAPPERS_GROUP = "hetero_core.wrappers"
+OPERATOR_TYPES_GROUP = "hetero_core.operator_types"
 ROLES_GROUP = "hetero_core.roles"
 """The entry-point group of devices that the core itself uses: role -> device name. "isolator" runs a device in a process of its
 own, "splitter" splits a network over a list of devices.
@@ -66,6 +76,13 @@ class Announcement:
         """Says whether the plugin makes its device; else it is the device."""
         return self.entry_point is not None or hasattr(self.plugin, "create_device")
 
+    def load_plugin(self) -> Any:
+        """Returns the plugin, imported. Raises: DeviceUnavailableError with the error of the import."""
+        if self.entry_point is None:
+            return self.plugin
+        title = f"device {self.provenance.device} is not available: {self.provenance}"
+        return load_entry_point(self.entry_point, title, kind=DeviceUnavailableError)
+
 
 def read_announcements(entry_points: Iterable[Any], timeout: float | None) -> dict[str, list[Announcement]]:
     """Returns the plugins that announce each device name; several if distributions contradict each other."""
@@ -80,18 +97,6 @@ def read_announcements(entry_points: Iterable[Any], timeout: float | None) -> di
     return announced
 
 
-def load_entry_point(announcement: Announcement) -> Any:
-    """Returns the module of an announcement, imported. Raises: DeviceUnavailableError with the error of the import."""
-    provenance = announcement.provenance
-    try:
-        return announcement.entry_point.load()
-    except (Exception, SystemExit) as error:
-        raise DeviceUnavailableError(
-            f"device {provenance.device} is not available: {provenance} cannot be imported from '{provenance.module}': "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
 def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
     """Returns the wrapper modules. A broken wrapper, or one with a hook that would answer instead of the device, is an error at once:
     no device must run without its guard.
@@ -100,13 +105,8 @@ def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
     for entry_point in entry_points:
         distribution = "" if entry_point.dist is None else f" ({' '.join(read_identity(entry_point.dist))})"
         blame = f"wrapper '{entry_point.name}'{distribution}"
-        try:
-            wrapper = entry_point.load()
-        except (Exception, SystemExit) as error:
-            raise PluginError(
-                f"{blame} cannot be imported from '{entry_point.value}': {type(error).__name__}: {error}; mend or uninstall it, "
-                f"or leave it out by {PLUGINS_VARIABLE}=-{entry_point.name}"
-            ) from error
+        cure = f"; mend or uninstall it, or leave it out by {PLUGINS_VARIABLE}=-{entry_point.name}"
+        wrapper = load_entry_point(entry_point, blame, cure=cure)
         manager = manage_plugin(wrapper, blame, cure="; mend or uninstall it")
         for caller in manager.get_hookcallers(wrapper) or ():
             if not all(implementation.wrapper for implementation in caller.get_hookimpls()):
@@ -117,60 +117,51 @@ def load_wrappers(entry_points: Iterable[Any]) -> list[Any]:
     return wrappers
 
 
-def check_api(plugin: Any, provenance: Provenance) -> None:
-    """Raises PluginError if a plugin states that it requires another version of the contract."""
-    required = getattr(plugin, "requires_api", None)
+def _find_fault(plugin: Any) -> str:
+    """Returns how a plugin breaks the contract, with the near misses for unknown names; "" if it keeps it."""
+    if inspect.isclass(plugin):
+        return f"is the class {plugin.__name__}; a device is an object, as {plugin.__name__}()"
+    required, offered = getattr(plugin, "requires_api", None), hookspecs.API
     if required is None:
-        return
+        required = offered
     if not (isinstance(required, tuple) and len(required) == 2 and all(isinstance(part, int) for part in required)):
-        raise PluginError(f"{provenance} states requires_api = {required!r}; expected (major, minor)")
-    if required[0] != hookspecs.API[0] or required[1] > hookspecs.API[1]:
-        offered, needed = (".".join(map(str, version)) for version in (hookspecs.API, required))
-        raise PluginError(f"{provenance} requires the plugin API {needed}; this hetero-core has {offered}")
-
-
-def _check_hooks(plugin: Any, blame: Provenance | str, cure: str) -> None:
-    """Raises PluginError with the near misses for an unknown hook or argument, and for a hook that lacks @hookimpl."""
+        return f"states requires_api = {required!r}; expected (major, minor)"
+    if required[0] != offered[0] or required[1] > offered[1]:
+        needed, here = (".".join(map(str, version)) for version in (required, offered))
+        return f"requires the plugin API {needed}; this hetero-core has {here}"
     specs = {name: hook for name, hook in vars(hookspecs).items() if hasattr(hook, f"{hookspecs.PROJECT}_spec")}
+    misfit = "does not fit the contract:"
     for name, function in inspect.getmembers_static(plugin, inspect.isfunction):
         mark = getattr(function, f"{hookspecs.PROJECT}_impl", None)
         if mark is None:
             # A module may have helpers with the names of hooks, except for the hook that it has to implement.
             if name in specs and (name == "create_device" or not inspect.ismodule(plugin)):
-                raise PluginError(
-                    f"{blame} has {name}, which is not marked with @hookimpl and never called; mark it or rename it{cure}"
-                )
+                return f"has {name}, which is not marked with @hookimpl and never called; mark it or rename it"
             continue
         hook = mark["specname"] or name
         if hook not in specs:
             if mark["optionalhook"]:
                 continue
-            near = suggest(hook, specs) or ";"
-            raise PluginError(
-                f"{blame} does not fit the contract: unknown hook '{hook}'{near} hooks are {enumerate_choices(specs)}{cure}"
-            )
+            return f"{misfit} unknown hook '{hook}'{suggest(hook, specs) or ';'} hooks are {enumerate_choices(specs)}"
         known = tuple(inspect.signature(specs[hook]).parameters)
         for argument, parameter in inspect.signature(function).parameters.items():
             # pluggy passes no argument that has a default.
             if argument in known and parameter.default is not parameter.empty:
-                raise PluginError(
-                    f"{blame} does not fit the contract: its {hook} has the argument '{argument}' with a default, and would never get it; "
-                    f"declare it without the default{cure}"
-                )
+                fault = f"has the argument '{argument}' with a default, and would never get it; declare it without the default"
+                return f"{misfit} its {hook} {fault}"
             if argument not in (*known, "self") and parameter.default is parameter.empty:
-                raise PluginError(
-                    f"{blame} does not fit the contract: its {hook} asks for '{argument}'{suggest(argument, known) or ';'} "
-                    f"the arguments of {hook} are {', '.join(known)}{cure}"
-                )
+                near = suggest(argument, known) or ";"
+                return f"{misfit} its {hook} asks for '{argument}'{near} the arguments of {hook} are {', '.join(known)}"
+    return ""
 
 
 def manage_plugin(plugin: Any, blame: Provenance | str, *, cure: str = "") -> pluggy.PluginManager:
     """Returns a manager that holds this plugin alone. Raises: PluginError if its hooks do not fit the contract."""
+    fault = _find_fault(plugin)
+    if fault:
+        raise PluginError(f"{blame} {fault}{cure}")
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    if inspect.isclass(plugin):
-        raise PluginError(f"{blame} is the class {plugin.__name__}; a device is an object, as {plugin.__name__}()")
-    _check_hooks(plugin, blame, cure)
     try:
         manager.register(plugin)
         manager.check_pending()
@@ -212,7 +203,9 @@ class Registry:
         self.wrappers = load_wrappers(wrapper for wrapper in wrappers if wrapper.name.upper() not in self._left_out)
         self.device_of_role = {entry.name: str(entry.value) for entry in entry_points.select(group=ROLES_GROUP)}
         self.operator_types = list(entry_points.select(group=OPERATOR_TYPES_GROUP))
-        self.common = CommonConfig({"CACHE_DIR": switches.cache_dir} if switches.cache_dir else {})
+        self._of_environment = {"CACHE_DIR": switches.cache_dir} if switches.cache_dir else {}
+        # Values for all devices, which those of a device override; a new mapping with each change.
+        self._common: dict[str, Any] = self._of_environment
 
     def names(self) -> tuple[str, ...]:
         """Returns all device names, sorted; loads nothing."""
@@ -250,15 +243,6 @@ class Registry:
             versions.update(self.find_versions(part))
         return versions
 
-    def find_declared(self, name: str, attribute: str, default: Any) -> Any:
-        """Returns what a device's package declares, as its `kind`; imports the package, and creates nothing.
-
-        Raises: DeviceNotFoundError; DeviceUnavailableError for a package that cannot be imported.
-        """
-        announcement = self.announcement(name)
-        plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
-        return getattr(plugin, attribute, default)
-
     def device(self, name: str) -> Device:
         """Returns the device of a name, created on the first call.
 
@@ -276,9 +260,60 @@ class Registry:
             existing = self._devices.get(name)
             return self._create_in_time(name, announcement) if existing is None else existing
 
-    def created(self, name: str) -> bool:
-        """Says whether the device was created already."""
-        return name in self._devices
+    def find(self, device: str | DeviceName) -> tuple[DeviceName, Device]:
+        """Returns a device by its device string. Raises: errors of device names; as `device` does."""
+        parsed = parse_device_name(device)
+        entry = self.device(parsed.name)
+        return entry.check_name(parsed), entry
+
+    def find_target(self, device: str | DeviceName, config: Mapping[str, Any] | None) -> CallTarget:
+        """Returns the target of a call with this configuration. Raises: errors of device names and configuration."""
+        parsed, entry, values = self.find_for_call(device, config)
+        resolved, complete = entry.resolve(parsed, values)
+        return CallTarget(resolved, entry, complete)
+
+    def find_for_call(
+        self, device: str | DeviceName, config: Mapping[str, Any] | None
+    ) -> tuple[DeviceName, Device, Mapping[str, Any] | None]:
+        """Returns the device that a call is for, and the values of the call for it: rewritten if the call or the device's settings have
+        ISOLATE. Values that are set for the device are then passed with the call, since the isolator does not know them.
+
+        Raises: as `find_target` does; DeviceNotFoundError if no isolator is installed.
+        """
+        parsed = parse_device_name(device)
+        require_mapping({} if config is None else config, f"device {parsed}")
+        call = {_fold(name): value for name, value in (config or {}).items()}
+        existing = self._devices.get(parsed.name)
+        values = {} if existing is None else existing.read_set(parsed)
+        value = {**self._common, **values, **call}.get(ISOLATE_KEY)
+        is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(parsed))
+        isolator = self.device_of_role.get("isolator", "")
+        if not is_isolated or parsed.name == isolator:
+            return *self.find(parsed), config
+        if isolator not in self._announced:
+            raise DeviceNotFoundError(
+                f"device {parsed} cannot have {ISOLATE_KEY}=YES: no plugin is installed that runs a device in a process of its own. "
+                "Install one, as with 'pip install hetero-process', or leave the key out"
+            )
+        merged = {**values, **call, ISOLATE_KEY: False}
+        device_id = parsed.id or str(merged.pop("DEVICE_ID", None) or "")
+        isolated = str(DeviceName(parsed.name, device_id, parsed.arguments))
+        return *self.find(DeviceName(isolator, "", isolated)), merged
+
+    def set_common(self, config: Mapping[str, Any]) -> None:
+        """Keeps values for all devices; None removes the value of a key, so that the environment's holds again. All are checked before
+        any is kept. Raises: ConfigKeyError, ConfigValueError.
+        """
+        try:
+            converted, dropped = convert_changes(config, COMMON_KEYS, device="(all)")
+        except ConfigKeyError as error:
+            error.add_note("without a device, set_config takes the keys that every device has; name the device for others")
+            raise
+        with self._lock:
+            remaining = {name: value for name, value in self._common.items() if name not in dropped}
+            self._common = {**self._of_environment, **remaining, **converted}
+        if LOG_KEY in (*converted, *dropped):
+            set_log_level(converted.get(LOG_KEY), "hetero_core")
 
     def register(self, name: str, plugin: Any) -> None:
         """Makes a plugin known under a name: a factory when it has `create_device`, the device itself otherwise.
@@ -312,7 +347,7 @@ class Registry:
     def _retire(self, announcement: Announcement, device: Device) -> None:
         if announcement.is_factory:
             # A second object for the same plugin closes it once nothing refers to the first.
-            closer = Device(device.provenance, device.manager, device.patience, self.common.read)
+            closer = Device(device.provenance, device.manager, device.patience, dict)
             self._unnamed.append((weakref.ref(device), closer))
         else:
             # A plugin object that is itself the device may be registered again, but is closed once, with the Core.
@@ -343,7 +378,8 @@ class Registry:
             ]
         for provenance in unanswered:
             logger.warning("device %s is not closed: %s hangs", provenance.device, provenance)
-        self.common.close()
+        if LOG_KEY in self._common:
+            set_log_level(None, "hetero_core")
         _close_all(devices)
 
     def _create_in_time(self, name: str, announcement: Announcement) -> Device:
@@ -368,8 +404,7 @@ class Registry:
 
     def _create(self, name: str, announcement: Announcement) -> Device:
         provenance = announcement.provenance
-        plugin = announcement.plugin if announcement.entry_point is None else load_entry_point(announcement)
-        check_api(plugin, provenance)
+        plugin = announcement.load_plugin()
         try:
             created = plugin
             if hasattr(plugin, "create_device"):
@@ -377,7 +412,7 @@ class Registry:
                 created = call_named(factory, blame=provenance, where="create_device")
             if created is None:
                 raise PluginError(f"{provenance} has a create_device that returned nothing, or that is not marked with @hookimpl")
-            device = Device(provenance, self._manage(created, provenance), announcement.patience, self.common.read)
+            device = Device(provenance, self._manage(created, provenance), announcement.patience, lambda: self._common)
         except HeteroError as error:
             error.add_note(f"raised by {provenance} while it created device {name}")
             raise
@@ -442,9 +477,6 @@ def _fold(name: str) -> str:
     return name.strip().upper() if isinstance(name, str) and name.strip().upper() in (ISOLATE_KEY, "DEVICE_ID") else name
 
 
-Find = Callable[[DeviceName], tuple[DeviceName, Device]]
-
-
 @dataclass(frozen=True, slots=True)
 class CallTarget:
     """The device of a query, a load or an import; `config` is the complete configuration of that call."""
@@ -452,41 +484,3 @@ class CallTarget:
     device: DeviceName
     entry: Device
     config: Mapping[str, Any]
-
-
-def find_target(device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find) -> CallTarget:
-    """Returns the target of a call with this configuration.
-
-    Raises: errors of device names and configuration.
-    """
-    parsed, entry, values = find_for_call(device, config, registry, find)
-    resolved, complete = entry.resolve(parsed, values)
-    return CallTarget(resolved, entry, complete)
-
-
-def find_for_call(
-    device: str | DeviceName, config: Mapping[str, Any] | None, registry: Registry, find: Find
-) -> tuple[DeviceName, Device, Mapping[str, Any] | None]:
-    """Returns the device that a call is for, and the values of the call for it: rewritten if the call or the device's settings have
-    ISOLATE. Values that are set for the device are then passed with the call, since the isolator does not know them.
-
-    Raises: as `find_target` does; DeviceNotFoundError if no isolator is installed.
-    """
-    parsed = parse_device_name(device)
-    require_mapping({} if config is None else config, f"device {parsed}")
-    call = {_fold(name): value for name, value in (config or {}).items()}
-    values = registry.device(parsed.name).read_set(parsed) if registry.created(parsed.name) else {}
-    value = {**registry.common.read(), **values, **call}.get(ISOLATE_KEY)
-    is_isolated = value is not None and convert_value(ISOLATE_KEY, STANDARD_KEYS[ISOLATE_KEY], value, device=str(parsed))
-    isolator = registry.device_of_role.get("isolator", "")
-    if not is_isolated or parsed.name == isolator:
-        return *find(parsed), config
-    if isolator not in registry.names():
-        raise DeviceNotFoundError(
-            f"device {parsed} cannot have {ISOLATE_KEY}=YES: no plugin is installed that runs a device in a process of its own. Install "
-            "one, as with 'pip install hetero-process', or leave the key out"
-        )
-    merged = {**values, **call, ISOLATE_KEY: False}
-    device_id = parsed.id or str(merged.pop("DEVICE_ID", None) or "")
-    isolated = str(DeviceName(parsed.name, device_id, parsed.arguments))
-    return *find(DeviceName(isolator, "", isolated)), merged

@@ -95,23 +95,21 @@ def multiply_streams(config: Mapping[str, Any], *, device: str, where: str = "")
 
     Raises: ConfigValueError if either is no number of 1 or more, or the number of streams follows from the threads.
     """
-    own = f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
-    owner = where or f"device {device}"
-    names = (STREAMS_KEY, "CPU_THROUGHPUT_STREAMS", own)
     folded = {name.strip().upper(): value for name, value in config.items() if isinstance(name, str)}
     if OLD_KEY not in folded:
         return config
-    streams = next((folded[name] for name in names if name in folded), 1)
-    threads = _read_count(folded[OLD_KEY])
-    is_throughput = str(folded.get(HINT_KEY, "")).strip().upper() == THROUGHPUT and not any(name in folded for name in names)
-    if threads is None or _read_count(streams) is None or is_throughput:
+    names = STREAMS_KEY, "CPU_THROUGHPUT_STREAMS", f"{device.partition(':')[0].partition('.')[0]}_THROUGHPUT_STREAMS"
+    given = [folded[name] for name in names if name in folded]
+    streams = given[0] if given else 1
+    is_throughput = not given and str(folded.get(HINT_KEY, "")).strip().upper() == THROUGHPUT
+    threads, count = _read_count(folded[OLD_KEY]), _read_count(streams)
+    if threads is None or count is None or is_throughput:
         raise ConfigValueError(
-            f"configuration key {OLD_KEY} of {owner}: expected an int of 1 or more, and {STREAMS_KEY} as one beside it, got "
-            f"{folded[OLD_KEY]!r} and {'the hint THROUGHPUT' if is_throughput else repr(streams)}; {THREADS_KEY} says how many threads all "
-            "streams have together"
+            f"configuration key {OLD_KEY} of {where or f'device {device}'}: expected an int of 1 or more, and {STREAMS_KEY} as one beside "
+            f"it, got {folded[OLD_KEY]!r} and {'the hint THROUGHPUT' if is_throughput else repr(streams)}; {THREADS_KEY} says how many "
+            "threads all streams have together"
         )
-    total = threads * (_read_count(streams) or 1)
-    return {name: total if str(name).strip().upper() == OLD_KEY else value for name, value in config.items()}
+    return {name: threads * count if str(name).strip().upper() == OLD_KEY else value for name, value in config.items()}
 
 
 def read_value(name: str, known: str, config: Mapping[str, Any]) -> Any:

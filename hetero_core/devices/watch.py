@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -43,14 +44,12 @@ class Watch:
     seconds: float
     end_of_wait: float
     is_budget: bool
-    done: threading.Event = field(default_factory=threading.Event)
+    # Cancelled if the call is set aside.
+    answer: Future[Any] = field(default_factory=Future)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    result: Any = None
-    error: BaseException | None = None
     inner: int = 0
     inner_since: float = 0.0
     place: str = ""
-    is_set_aside: bool = False
 
     def count_inner(self, change: int) -> None:
         """Counts a watched call that begins (1) or has ended (-1); a limit of a single plugin ends later by the time in between."""
@@ -66,12 +65,6 @@ class Watch:
         with self.lock:
             stands_still = self.inner and not self.is_budget
             return min(self.seconds if stands_still else self.end_of_wait - monotonic(), LONGEST_WAIT)
-
-    def set_aside(self) -> bool:
-        """Abandons the call and returns True; returns False if the call has just ended."""
-        with self.lock:
-            self.is_set_aside = not self.done.is_set()
-            return self.is_set_aside
 
 
 _current: ContextVar[Watch | None] = ContextVar("hetero_watch", default=None)
@@ -94,31 +87,32 @@ def call_within(
     """
     outer = _current.get()
     watch = Watch(outer, seconds, monotonic() + seconds, is_budget)
+    answer: Future[Result] = watch.answer
 
     def work() -> None:
         _current.set(watch)
         try:
-            watch.result = call()
+            result = call()
         except BaseException as error:  # noqa: BLE001  # raised on the thread that waits, interrupts and exits, too
-            watch.error = error
-        with watch.lock:
-            watch.done.set()
-        if watch.is_set_aside and watch.error is None and on_late_result is not None:
-            on_late_result(watch.result)
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(error)
+            return
+        if answer.set_running_or_notify_cancel():
+            answer.set_result(result)
+        elif on_late_result is not None:
+            on_late_result(result)
 
     if outer is not None:
         outer.count_inner(1)
     try:
         threading.Thread(target=copy_context().run, args=(work,), name=thread, daemon=True).start()
-        while not watch.done.wait(watch.find_remaining()):
-            if watch.find_remaining() <= 0 and watch.set_aside():
+        while wait([answer], watch.find_remaining()).not_done:
+            if watch.find_remaining() <= 0 and answer.cancel():
                 raise OutOfTimeError(watch.place)
     finally:
         if outer is not None:
             outer.count_inner(-1)
-    if watch.error is not None:
-        raise watch.error
-    return watch.result  # type: ignore[no-any-return]  # the call's own result
+    return answer.result()
 
 
 def _list_watches() -> Iterator[Watch]:
@@ -148,7 +142,7 @@ def find_deadline() -> float | None:
     Raises: DeadlineExceededError if the thread was set aside, so that it stops at the next call of the core.
     """
     watches = list(_list_watches())
-    if any(watch.is_set_aside for watch in watches):
+    if any(watch.answer.cancelled() for watch in watches):
         raise DeadlineExceededError("nobody waits any more for what this thread does; it was set aside when its time was over")
     return min((watch.end_of_wait for watch in watches if watch.is_budget), default=None)
 

@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 from hetero_core.blobs.container import are_imports_trusted
@@ -41,7 +42,6 @@ class RemoteExecutable(Executable):
         self._carrier = carrier
         self._load = load
         self._lock = threading.Lock()
-        self._loaded: tuple[int, int] = (-1, 0)
         self._copied_bytes, self._count_lock = 0, threading.Lock()
         fields = call_again(lambda: self._load_now(None))
         self.inputs = tuple(_place(spec, carrier.memory) for spec in fields["inputs"])
@@ -50,24 +50,22 @@ class RemoteExecutable(Executable):
         self._metrics = fields["metrics"]
 
     def _load_now(self, token: CancelToken | None) -> dict[str, Any]:
-        generation = self._carrier.prepare()
+        link = self._carrier.find_link()
         fields = self._load(token)
-        self._loaded = generation, fields["number"]
+        self._loaded = link, fields["number"]
         return fields
 
-    def find_number(self, token: CancelToken | None = None) -> tuple[int, int]:
-        """Returns the generation of the host, and the number of the network there; loads it if it is not there, for the run of `token`."""
-        generation, loaded = self._carrier.prepare(), self._loaded
-        if loaded[0] == generation:
-            return loaded
-        with self._lock:
-            if self._loaded[0] != self._carrier.prepare():
-                self._load_now(token)
-            return self._loaded
+    def _find_loaded(self, token: CancelToken | None = None) -> tuple[Any, int]:
+        """Returns the host, and the number of the network there; loads it if it is not there, for the run of `token`."""
+        if self._loaded[0].is_dead:
+            with self._lock:
+                if self._loaded[0].is_dead:
+                    self._load_now(token)
+        return self._loaded
 
-    def create_state(self) -> RemoteState:
-        """Returns the near end of a request; the far end is opened with its first run."""
-        return RemoteState()
+    def create_state(self) -> SimpleNamespace:
+        """Returns the place for the session of a request, which is opened with its first run."""
+        return SimpleNamespace(session=None)
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position, in memory that the next run of the context writes again.
@@ -84,17 +82,16 @@ class RemoteExecutable(Executable):
     def _run_once(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         state: Any = context.state
         loaded = self._loaded
-        if not self._carrier.has_host(loaded[0]):
-            loaded = self.find_number(context.token)
-        if state.session is None or state.loaded is not loaded:
-            state.session, state.loaded = self._carrier.open_session(loaded[1], self.outputs, context.token), loaded
-        session: Session = state.session
+        if loaded[0].is_dead:
+            loaded = self._find_loaded(context.token)
+        session: Session[Any] | None = state.session
+        if session is None or session.loaded is not loaded:
+            session = state.session = self._carrier.open_session(loaded, context.token)
         try:
             outputs = session.run(inputs, context)
         except BaseException:
             # An interrupt, or a lost answer: the run may still be under way at the far end.
             state.session = None
-            session.close()
             raise
         if session.copied_bytes:
             with self._count_lock:
@@ -111,7 +108,7 @@ class RemoteExecutable(Executable):
 
     def _call(self, operation: str, *arguments: Any) -> tuple[Any, Sequence[Any]]:
         """Returns the host's answer about this network."""
-        return call_again(lambda: self._carrier.call(operation, self.find_number()[1], *arguments))
+        return call_again(lambda: self._carrier.call(operation, self._find_loaded()[1], *arguments))
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The steps of the device at the host."""
@@ -126,8 +123,8 @@ class RemoteExecutable(Executable):
 
     def close(self) -> None:
         """Lets the host free the network, if it still has it."""
-        generation, number = self._loaded
-        if self._carrier.has_host(generation):
+        link, number = self._loaded
+        if not link.is_dead:
             with suppress(DeviceCrashedError):  # a host that is gone has freed it
                 self._carrier.call("close", number)
 
@@ -137,30 +134,9 @@ def _place(spec: ValueSpec, memory: str) -> ValueSpec:
     return ValueSpec(spec.name, spec.type, HOST if spec.dtype in (None, "string") else memory)
 
 
-class RemoteState:
-    """The near end of a request: its session and its network."""
-
-    session: Session | None = None
-    loaded: tuple[int, int] | None = None
-
-    def __del__(self) -> None:
-        if self.session is not None:
-            self.session.close()
-
-
-_FORWARDED_METRICS = frozenset(
-    (
-        "OPTIMIZATION_CAPABILITIES",
-        "DEVICE_ARCHITECTURE",
-        "RANGE_FOR_STREAMS",
-        "RANGE_FOR_ASYNC_INFER_REQUESTS",
-        "DEVICE_TYPE",
-        "DEVICE_UUID",
-        "DEVICE_TOTAL_MEM_SIZE",
-        "DEVICE_FREE_MEM_SIZE",
-        "MAX_BATCH_SIZE",
-        "VALUE_DEVIATIONS",
-    )
+_FORWARDED_METRICS = (
+    *("OPTIMIZATION_CAPABILITIES", "DEVICE_ARCHITECTURE", "RANGE_FOR_STREAMS", "RANGE_FOR_ASYNC_INFER_REQUESTS", "DEVICE_TYPE"),
+    *("DEVICE_UUID", "DEVICE_TOTAL_MEM_SIZE", "DEVICE_FREE_MEM_SIZE", "MAX_BATCH_SIZE", "VALUE_DEVIATIONS"),
 )
 AnyCarrier = TypeVar("AnyCarrier", bound=Succession[Any])
 
@@ -174,8 +150,7 @@ class RemoteDevice(Generic[AnyCarrier]):
     where: str
     """The words after the full name of the device behind the colon: "in a process of its own"."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._carriers: dict[Hashable, AnyCarrier] = {}
         # By the device's name: the carrier of the last call with a configuration.

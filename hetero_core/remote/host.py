@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from hetero_core import hookspecs
@@ -20,8 +21,7 @@ from hetero_core.devices.config import STANDARD_KEYS
 from hetero_core.devices.provenance import find_core_version
 from hetero_core.executed import ExecutedNode
 from hetero_core.limits import RunLimits
-from hetero_core.network.types import type_of_json, type_to_json
-from hetero_core.profile import NodeTime, Profile
+from hetero_core.profile import Profile
 from hetero_core.runtime.executable import ExecutableNetwork
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Host:
             "check": self._check,
             "export": self._export,
             "network_metric": lambda bulk, number, name: self._networks[number].get_metric(name),
-            "executed": lambda bulk, number: tuple(map(_describe_step, self._networks[number].list_executed())),
+            "executed": lambda bulk, number: tuple(map(_read_step, self._networks[number].list_executed())),
             "close": self._close,
         }
 
@@ -164,31 +164,22 @@ class HostSession:
         if note is not None:
             context.limits = NotedLimits(network.where, network.memory_limit, note)
         outputs = network.check_outputs(network.run_host(inputs, context), context)
-        return outputs, () if profile is None else tuple(_describe_time(entry) for entry in profile.entries)
+        return outputs, () if profile is None else tuple(map(_read_time, profile.entries))
 
 
-def _describe_time(entry: NodeTime) -> tuple[Any, ...]:
-    return entry.node, entry.operator, entry.device, entry.seconds, entry.begin, entry.nbytes, entry.source, entry.targets
-
-
-def _describe_step(step: ExecutedNode) -> tuple[Any, ...]:
-    types = tuple(None if kind is None else type_to_json(kind) for kind in step.types)
-    return step.name, step.operator, step.origins, step.inputs, step.outputs, step.kernel, step.layouts, types, step.device
+_read_time = attrgetter("node", "operator", "device", "seconds", "begin", "nbytes", "source", "targets")
+# Without the path: a step of a part does not say of which, as with its times.
+_read_step = attrgetter("name", "operator", "origins", "inputs", "outputs", "kernel", "layouts", "types", "device")
 
 
 def restore_steps(steps: Sequence[tuple[Any, ...]]) -> tuple[ExecutedNode, ...]:
-    """Returns the steps of a device of another process; as with its times, a step of a part does not say of which."""
-    executed = []
-    for name, operator, origins, inputs, outputs, kernel, layouts, packed_types, device in steps:
-        types = tuple(None if kind is None else type_of_json(kind) for kind in packed_types)
-        executed.append(ExecutedNode(name, operator, origins, inputs, outputs, kernel, layouts, types, device))
-    return tuple(executed)
+    """Returns the steps of a device of another process."""
+    return tuple(ExecutedNode(*step) for step in steps)
 
 
 def restore_times(profile: Profile, times: Sequence[tuple[Any, ...]], *, shift: float = 0.0) -> None:
     """Records times of another process. Processes of the same machine share a clock; for times of a second machine, `shift` is
     added to the beginnings.
     """
-    for fields in times:
-        node, operator, _, seconds, begin, nbytes, source, targets = fields
+    for node, operator, _, seconds, begin, nbytes, source, targets in times:
         profile.record(node, operator, seconds, begin=begin + shift, nbytes=nbytes, source=source, targets=targets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -10,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hetero_core import hookspecs
 from hetero_core.contract import CancelToken, ConfigKey, RunContext
 from hetero_core.devices.provenance import find_core_version
+from hetero_core.devices.watch import find_end_of_wait
 from hetero_core.errors import DeadlineExceededError, DeviceCrashedError, DeviceUnavailableError, HeteroError
-from hetero_core.network.types import ValueSpec
 
 logger = logging.getLogger(__name__)
 
@@ -40,18 +41,6 @@ def call_again(call: Callable[[], Result]) -> Result:
             return call()
 
 
-class Session(Protocol):
-    """The far end of a request. `copied_bytes` is the size of the inputs and outputs that its last run copied."""
-
-    copied_bytes: int
-
-    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
-        """Returns the outputs, valid until the next run of this session."""
-
-    def close(self) -> None:
-        """Lets the remote end release the request."""
-
-
 @dataclass(frozen=True, slots=True)
 class Description:
     """The facts that a host tells of its device once: keys, names of metrics, and its full name."""
@@ -59,25 +48,6 @@ class Description:
     keys: Mapping[str, ConfigKey]
     metrics: tuple[str, ...]
     full_name: str
-
-
-def describe_remote(carrier: Succession[Any], where: str) -> Description:
-    """Asks a host for the description of its device; `where` names both in messages.
-
-    Raises: DeviceUnavailableError if the host's hetero-core differs; the versions are compared before the rest of the answer is read.
-    """
-    fields, _ = call_again(lambda: carrier.call("describe"))
-    theirs, ours = (fields["core"], tuple(fields["api"])), (find_core_version(), hookspecs.API)
-    if theirs != ours:
-        raise DeviceUnavailableError(
-            f"{where} has hetero-core {theirs[0]} with API {theirs[1]}; here it is {ours[0]} with API {ours[1]}; install the same "
-            "version in both environments"
-        )
-    keys = {
-        name: ConfigKey(_TYPES[kind], default, doc, tuple(choices), runtime, False, least, tuple(words), aliases=tuple(aliases))
-        for name, (kind, default, doc, choices, runtime, least, words, aliases) in fields["keys"].items()
-    }
-    return Description(keys, fields["metrics"], fields["full_name"])
 
 
 GRACE = 1.0
@@ -94,9 +64,11 @@ class Link(ABC):
         self._lock = threading.Lock()
         self._end = ""
         self._culprit: object = None
+        # The numbers of requests that are no longer referenced; the host is told with the next call.
+        self.forgotten: deque[int] = deque()
 
     @property
-    def is_ended_by_us(self) -> bool:
+    def has_hung(self) -> bool:
         """Says whether the host was ended because it hung; it did not crash."""
         return self._culprit is not None
 
@@ -104,6 +76,12 @@ class Link(ABC):
     def is_dead(self) -> bool:
         """Says whether the host has been seen to be gone."""
         return bool(self._end)
+
+    @abstractmethod
+    def call(
+        self, question: tuple[str, Any], bulk: Sequence[Any], token: CancelToken | None, end_of_wait: float | None
+    ) -> tuple[Any, Sequence[Any]]:
+        """Returns the answer to an operation with arguments, and its buffers. Raises: as `Succession.call`."""
 
     @abstractmethod
     def is_answered(self, request: Any) -> bool:
@@ -142,6 +120,14 @@ class Link(ABC):
                 self.kill()
                 limit = None
 
+    def take_forgotten(self) -> tuple[int, ...]:
+        """Returns, once, the requests that are no longer referenced."""
+        sessions = []
+        with suppress(IndexError):
+            while True:
+                sessions.append(self.forgotten.popleft())
+        return tuple(sessions)
+
     def convert_end(self, request: object, message: str) -> HeteroError:
         """Returns the error of a request after the end of its host, by cause: its deadline, a different request that hung, or a crash."""
         if self._culprit is None:
@@ -150,6 +136,29 @@ class Link(ABC):
 
 
 AnyLink = TypeVar("AnyLink", bound=Link)
+
+
+class Session(ABC, Generic[AnyLink]):
+    """The near end of a request on a network of a host; its host forgets it with the next call after the last reference is gone.
+
+    `copied_bytes` is the size of the inputs and outputs that its last run copied.
+    """
+
+    copied_bytes = 0
+
+    def __init__(self, carrier: Succession[AnyLink], loaded: tuple[AnyLink, int]) -> None:
+        """`loaded`: the host and the number of the network there. If the host is gone, the run fails, and the next has another session."""
+        self.loaded = loaded
+        self.link, self.network = loaded
+        self.carrier = carrier
+        self.number = next(carrier.session_numbers)
+
+    @abstractmethod
+    def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
+        """Returns the outputs, valid until the next run of this session."""
+
+    def __del__(self) -> None:
+        self.link.forgotten.append(self.number)
 
 
 class Succession(Generic[AnyLink]):
@@ -167,8 +176,7 @@ class Succession(Generic[AnyLink]):
         self._lock = threading.Lock()
         self._link: AnyLink | None = None
         self._crashes = 0
-        self._generation = 0
-        self._forgotten: deque[tuple[int, AnyLink]] = deque()
+        self.session_numbers = itertools.count(1)
         self._description: Description | None = None
 
     @property
@@ -184,18 +192,19 @@ class Succession(Generic[AnyLink]):
         """Returns buffers in the form that `call` takes: as they are, or as references that hosts fetch."""
         return buffers
 
-    @abstractmethod
     def call(
         self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
     ) -> tuple[Any, Sequence[Any]]:
-        """Returns the host's answer. `bulk` is from `ship`; `token` is of the run that this belongs to.
+        """Returns the host's answer, and its buffers. `bulk` is from `ship`; `token` is of the run that this belongs to. A host that hangs
+        is ended when the wait ends: after the DEADLINE of the load or query that this thread works for, or when `token` is set.
 
         Raises: the host's error; DeviceCrashedError if the host is gone; DeadlineExceededError.
         """
+        return self.find_link().call((operation, arguments), bulk, token, find_end_of_wait())
 
     @abstractmethod
-    def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> Session:
-        """Returns the far end of a request on a network of the host."""
+    def open_session(self, loaded: tuple[AnyLink, int], token: CancelToken) -> Session[AnyLink]:
+        """Returns the near end of a request on a network of a host; `token` is of its first run."""
 
     def describe(self) -> Description:
         """Returns the host's description of its device; it is requested once and cached.
@@ -203,7 +212,19 @@ class Succession(Generic[AnyLink]):
         Raises: DeviceUnavailableError if the host's hetero-core differs; errors of the host.
         """
         if self._description is None:
-            self._description = describe_remote(self, f"device {self._device} {self.place}")
+            fields, _ = call_again(lambda: self.call("describe"))
+            # Before the rest of the answer is read.
+            theirs, ours = (fields["core"], tuple(fields["api"])), (find_core_version(), hookspecs.API)
+            if theirs != ours:
+                raise DeviceUnavailableError(
+                    f"device {self._device} {self.place} has hetero-core {theirs[0]} with API {theirs[1]}; here it is {ours[0]} with API "
+                    f"{ours[1]}; install the same version in both environments"
+                )
+            keys = {
+                name: ConfigKey(_TYPES[kind], default, doc, choices, runtime, False, least, words, aliases=aliases)
+                for name, (kind, default, doc, choices, runtime, least, words, aliases) in fields["keys"].items()
+            }
+            self._description = Description(keys, fields["metrics"], fields["full_name"])
         return self._description
 
     def find_link(self) -> AnyLink:
@@ -216,7 +237,7 @@ class Succession(Generic[AnyLink]):
                 return self._link
             if self._link is not None:
                 # A host that we ended because it hung used up its caller's deadline; it does not count as a crash.
-                self._crashes += not self._link.is_ended_by_us
+                self._crashes += not self._link.has_hung
                 self._link.close()
                 self._link = None
                 if self._crashes < _MOST_CRASHES:
@@ -227,35 +248,11 @@ class Succession(Generic[AnyLink]):
                     "make a new Core to try again, or use another device"
                 )
             self._link = self.start()
-            self._generation += 1
             return self._link
-
-    def prepare(self) -> int:
-        """Returns the number of the host that works. Raises: as `find_link`."""
-        self.find_link()
-        return self._generation
-
-    def has_host(self, generation: int) -> bool:
-        """Says whether this host still works."""
-        link = self._link
-        return generation == self._generation and link is not None and not link.is_dead
 
     def note_success(self) -> None:
         """Notes that a run has ended well: the next crash counts as the first."""
         self._crashes = 0
-
-    def forget(self, session: int, link: AnyLink) -> None:
-        """Notes a request that is no longer referenced; the host is told with the next call. Safe in a finalizer."""
-        self._forgotten.append((session, link))
-
-    def take_forgotten(self, link: AnyLink) -> tuple[int, ...]:
-        """Returns, once, the requests on this host that are no longer referenced; requests on earlier hosts ended with those hosts."""
-        sessions = []
-        while self._forgotten:
-            session, owner = self._forgotten.popleft()
-            if owner is link:
-                sessions.append(session)
-        return tuple(sessions)
 
     def close(self) -> None:
         """Ends the host, for good."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.errors import BlobError
-from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
+from hetero_core.network.types import ValueSpec, ValueType, type_of_json, type_to_json
 
 
 def dump_value(value: Any) -> bytes:
@@ -39,6 +39,8 @@ def _to_json(value: Any) -> Any:
         return [_to_json(item) for item in value]
     if isinstance(value, ValueSpec):
         return {"spec": [value.name, type_to_json(value.type), value.memory]}
+    if isinstance(value, ValueType):
+        return {"type": type_to_json(value)}
     if isinstance(value, Mapping):
         return {"items": [[_to_json(key), _to_json(item)] for key, item in value.items()]}
     if isinstance(value, bytes | bytearray | memoryview):
@@ -67,6 +69,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "items": lambda pairs: {_of_json(key): _of_json(item) for key, item in pairs},
     "bytes": base64.b64decode,
     "spec": lambda fields: ValueSpec(fields[0], type_of_json(fields[1]), fields[2]),
+    "type": type_of_json,
     "text": lambda text: text,
     "strings": lambda fields: np.fromiter(map(_of_json, fields[1]), object, len(fields[1])).reshape(fields[0]),
     "array": lambda fields: np.frombuffer(base64.b64decode(fields[2]), numpy_dtype(fields[0])).reshape(fields[1]).copy(),

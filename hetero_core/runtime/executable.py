@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import get_ident, main_thread
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from hetero_core.devices.provenance import call_named, read_mapping
 from hetero_core.devices.registry import CallTarget
 from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY, THREAD_KEYS, read_value
 from hetero_core.errors import (
+    BlobDamagedError,
     BlobError,
     ClosedError,
     ConfigKeyError,
@@ -30,6 +31,7 @@ from hetero_core.errors import (
     InputNameError,
     InputShapeError,
     InputTypeError,
+    InvalidNetworkError,
     PluginError,
     RequestCancelledError,
     enumerate_choices,
@@ -48,12 +50,14 @@ from hetero_core.network.border import (
     describe_values,
     pack_border,
     pack_hints,
+    unpack_border,
+    unpack_hints,
 )
 from hetero_core.network.graph import EMPTY, Network
 from hetero_core.network.types import HOST
 from hetero_core.profile import Profile
 from hetero_core.runtime import executors
-from hetero_core.runtime.executors import FORK_ADVICE, Executor, Turns, keep_in_child, retain
+from hetero_core.runtime.executors import FORK_ADVICE, RANKS, Executor, keep_in_child, retain
 from hetero_core.runtime.inputs import DeviceTensor, QuickCheck, name_inputs, order_inputs
 from hetero_core.runtime.outputs import OutputCheck, own_outputs, watch_shapes
 from hetero_core.runtime.request import NO_STATE, InferRequest, Start, wait_for_runs
@@ -72,14 +76,9 @@ MEASURING_KEY = "PERF_COUNT"
 _OWN_KEYS = (*LIMIT_KEYS, LOG_KEY, MEASURING_KEY, PRIORITY_KEY)
 """The keys that the core itself reads, for each run."""
 
-BORDER_SECTION = "hetero/border"
-"""The section of a blob that holds the border; the plugin that imports the blob does not see it."""
-NETWORK_SECTIONS = "hetero/network"
-"""The sections of a blob that hold the network itself, if a run may replace its constants."""
-METADATA_SECTION = "hetero/metadata"
-"""The section of a blob that holds the metadata of the model; the plugin does not see it either."""
-HINTS_SECTION = "hetero/declarations"
-"""The section of a blob that holds the declared shapes of outputs which a run may contradict; the plugin does not see it either."""
+_BORDER, _HINTS, _METADATA = "hetero/border", "hetero/declarations", "hetero/metadata"
+_NETWORK = {key: f"hetero/network/{key}" for key in ("model", "weights")}
+"""The sections of a blob that the core adds, if they are needed; the plugin that imports the blob does not see them."""
 
 _INPUT_ERRORS = (InputNameError, InputShapeError, InputTypeError)
 
@@ -95,6 +94,46 @@ class Surroundings:
     network: Network | None = None
     metadata: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
+    def pack(self, outputs: Collection[str]) -> dict[str, bytes]:
+        """Returns sections: the border, if it affects runs or layouts, hints about outputs, metadata, and replaceable constants.
+
+        These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
+        """
+        border, network = self.border, self.network
+        packed = {
+            _BORDER: pack_border(border) if border.shapes_runs or border.layouts else b"",
+            _HINTS: pack_hints(self.declarations, outputs),
+            _METADATA: json.dumps(dict(self.metadata)).encode() if self.metadata else b"",
+        }
+        sections = {name: section for name, section in packed.items() if section}
+        if network is not None and network.border.replaceable and network.ir_version >= FIRST_WITH_OPTIONAL_INPUTS:
+            from hetero_core.network.writer import pack_network  # only an export needs it
+
+            sections.update((_NETWORK[key], bytes(part)) for key, part in pack_network(network).items())
+        return sections
+
+    @classmethod
+    def take(cls, payload: Payload) -> tuple[Payload, Surroundings]:
+        """Returns the plugin's payload, without samples, and the core's own part. Raises: BlobDamagedError."""
+        from hetero_core.blobs.samples import PREFIX  # only an import needs it
+
+        rest = {name: section for name, section in payload.sections.items() if not name.startswith(PREFIX)}
+        own = {name: bytes(rest.pop(name)) for name in (_BORDER, _HINTS, _METADATA) if name in rest}
+        network = None
+        try:
+            if _NETWORK["model"] in rest:
+                from hetero_core.network.writer import unpack_network  # only an import needs it
+
+                network = unpack_network({key: rest.pop(name) for key, name in _NETWORK.items()})
+            border = unpack_border(own[_BORDER]) if _BORDER in own else EMPTY_BORDER
+            declarations = unpack_hints(own[_HINTS]) if _HINTS in own else NO_DECLARATIONS
+            metadata = json.loads(own.get(_METADATA, b"{}"))
+            if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+                raise InvalidNetworkError(f"its metadata are {metadata!r:.60}, expected texts by name. Export the network again.")
+        except (ValueError, KeyError) as error:  # errors of networks are ValueErrors
+            raise BlobDamagedError(f"the own part of the core in the blob: {error}") from error
+        return replace(payload, sections=rest), cls(border, declarations, network, freeze_mapping(metadata))
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -103,7 +142,7 @@ class Binding:
     target: CallTarget
     made: Executable
     run: RunFunction
-    executor: Executor | Turns
+    executor: Executor
     around: Surroundings
     is_from_cache: bool = False
     replacements: Replacements | None = None
@@ -145,7 +184,6 @@ class ExecutableNetwork:
         self.executable = executable
         self.takes_tensors = executable.takes_tensors
         self.run_device: RunFunction = binding.run
-        self.submit = binding.executor.submit
         self.to_host: Callable[[Array], Array] = lambda array: entry.call("to_host", device, array=array)
         self.from_host: Callable[..., Array] = lambda array, spec, target=None: entry.call(
             "from_host", device, array=array, spec=spec, target=target
@@ -344,6 +382,12 @@ class ExecutableNetwork:
             if profile is not None:
                 profile.end_run()
 
+    def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        """Returns the future of a task on the threads of the network, which runs before waiting tasks of a lower MODEL_PRIORITY if
+        networks take turns. Raises: ClosedError.
+        """
+        return self._binding.executor.submit(task, rank=RANKS[self.config[PRIORITY_KEY]])
+
     def _start_run(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Starts a run with inputs in the device's memory; `done` gets outputs on the host. Raises: as `run_host` does."""
         start, profile = self.executable.start, context.profile
@@ -483,7 +527,8 @@ class ExecutableNetwork:
         payload = entry.call("export_network", self.device, executable=self._binding.made)
         if not isinstance(payload, Payload):
             raise PluginError(f"{self.provenance} returned {type(payload).__name__} from export_network; expected a Payload")
-        payload = self._add_border(payload)
+        sections = self._binding.around.pack([spec.name for spec in self.all_outputs])
+        payload = replace(payload, sections={**payload.sections, **sections})
         header = BlobHeader(
             device=self.device.name,
             distribution=self.provenance.distribution,
@@ -499,23 +544,6 @@ class ExecutableNetwork:
             architecture=entry.find_architecture(self.device),
         )
         return header, payload
-
-    def _add_border(self, payload: Payload) -> Payload:
-        """Returns the payload with the border, if it affects runs or layouts, hints about outputs, metadata, and replaceable constants.
-
-        These need the network itself. A model of IR version 3, which has to list every weight as an input, is exported without it.
-        """
-        border, replacements = self.border, self._replacements
-        hints = pack_hints(self._binding.around.declarations, [spec.name for spec in self.all_outputs])
-        sections = {BORDER_SECTION: pack_border(border)} if border.shapes_runs or border.layouts else {}
-        sections.update({HINTS_SECTION: hints} if hints else {})
-        sections.update({METADATA_SECTION: json.dumps(dict(self.metadata)).encode()} if self.metadata else {})
-        if replacements is not None and replacements.network.ir_version >= FIRST_WITH_OPTIONAL_INPUTS:
-            from hetero_core.network.writer import pack_network  # only an export needs it
-
-            packed = pack_network(replacements.network)
-            sections.update({f"{NETWORK_SECTIONS}/{key}": bytes(part) for key, part in packed.items()})
-        return replace(payload, sections={**payload.sections, **sections}) if sections else payload
 
     def get_runtime_model(self, profile: Profile | None = None) -> Network:
         """Returns the executed graph: the steps of its devices in order, with layouts, original names, and the times of a profile.
@@ -593,8 +621,6 @@ class ExecutableNetwork:
         own = {name: value for name, value in settings.items() if name not in _OWN_KEYS}
         if own:
             call_named(lambda: self.executable.set_config(own), blame=self.provenance, where="set_config")
-        if isinstance(self._binding.executor, Turns):
-            self._binding.executor.set_priority(changed[PRIORITY_KEY])
         if LOG_KEY in settings:
             self._binding.target.entry.set_log_level(settings[LOG_KEY])
         self._changes = {**self._changes, **config}

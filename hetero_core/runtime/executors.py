@@ -13,20 +13,17 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib import _bootstrap
 from itertools import count
+from queue import Empty, PriorityQueue, SimpleQueue
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from hetero_core.devices.threads import EXCLUSIVE_KEY, PRIORITY_KEY, STREAMS_KEY
 from hetero_core.errors import ClosedError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-    from queue import PriorityQueue, SimpleQueue
 
 
 def call_in_child(action: Callable[[], object]) -> None:
@@ -105,25 +102,6 @@ RANKS = {"HIGH": 0, "MEDIUM": 1, "LOW": 2}
 """MODEL_PRIORITY -> rank; the lowest goes first."""
 
 
-class Turns:
-    """The place of a network on an executor that several networks share: runs of a higher MODEL_PRIORITY go first."""
-
-    def __init__(self, executor: Executor, rank: int) -> None:
-        self._executor = executor
-        self._rank = rank
-
-    def submit(self, task: Callable[[], Any]) -> Future[Any]:
-        """Returns the future of a task, which runs before waiting tasks of a lower priority. Raises: ClosedError."""
-        return self._executor.submit(task, rank=self._rank)
-
-    def retire(self) -> None:
-        """Does nothing: other networks use the threads, too."""
-
-    def set_priority(self, priority: str) -> None:
-        """Gives the runs that are submitted from now on another MODEL_PRIORITY."""
-        self._rank = RANKS[priority]
-
-
 EXIT_SECONDS = 10.0
 """Seconds that the interpreter's exit waits for runs in flight, in all."""
 
@@ -142,96 +120,63 @@ class ExecutorManager:
         self._executors: weakref.WeakSet[Executor] = weakref.WeakSet()
         self._shared: weakref.WeakValueDictionary[str, Executor] = weakref.WeakValueDictionary()
         self._is_closed = False
-        self._process = os.getpid()
-        _open.add(self)
 
-    def open_executor(self, name: str, config: Mapping[str, Any], *, depth: int) -> Executor | Turns:
-        """Returns the executor of a network that is loaded with this configuration on the device of this name.
-
-        It has NUM_STREAMS times `depth` threads and is the network's own; if EXCLUSIVE_ASYNC_REQUESTS is set, all such networks of
-        the device share a single thread, and runs of a higher MODEL_PRIORITY go first.
+    def create_executor(self, name: str, *, workers: int, is_shared: bool = False) -> Executor:
+        """Returns a new executor of up to this many threads, 1 or more; a shared one is the same for all who give its name.
 
         Raises: ClosedError after `close`.
         """
-        if not config[EXCLUSIVE_KEY]:
-            return self.create_executor(name, workers=config[STREAMS_KEY] * depth)
-        self._require_process(name)
         with self._lock:
-            executor = self._shared.get(name)
+            executor = self._shared.get(name) if is_shared else None
             if executor is None:
-                executor = self._shared[name] = self._create(f"{name}-exclusive", 1, is_ranked=True)
-            return Turns(executor, RANKS[config[PRIORITY_KEY]])
+                if self._is_closed:
+                    raise ClosedError(f"cannot make threads for {name}: its Core is closed")
+                executor = Executor(name, workers, is_shared=is_shared)
+                self._executors.add(executor)
+                if is_shared:
+                    self._shared[name] = executor
+            return executor
 
-    def create_executor(self, name: str, *, workers: int) -> Executor:
-        """Returns a new executor of up to this many threads, 1 or more. Raises: ClosedError after `close`."""
-        self._require_process(name)
-        with self._lock:
-            return self._create(name, workers)
-
-    def _require_process(self, name: str) -> None:
-        # Asked before the lock, which a thread of the parent may have held.
-        if self._process != os.getpid():
-            raise ClosedError(f"cannot make threads for {name}: its Core cannot be used here: {FORK_ADVICE}")
-
-    def _create(self, name: str, workers: int, *, is_ranked: bool = False) -> Executor:
-        if self._is_closed:
-            raise ClosedError(f"cannot make threads for {name}: its Core is closed")
-        executor = Executor(name, workers, self, is_ranked=is_ranked)
-        self._executors.add(executor)
-        return executor
-
-    def close(self, timeout: float | None = None) -> None:
-        """Drops all queued tasks, waits for the running tasks, and ends the threads; `timeout` in seconds.
-
-        Does nothing in a forked child: the threads do not exist there.
-        """
-        if self._process != os.getpid():
-            return
+    def close(self) -> None:
+        """Drops all queued tasks, waits for the running tasks, and ends the threads."""
         with self._lock:
             self._is_closed = True
             executors = list(self._executors)
-        deadline = None if timeout is None else monotonic() + timeout
-        for executor in executors:
-            executor.drop_queued()
-        for executor in executors:
-            executor.join(deadline)
+        _end_all(executors, None)
 
 
 class Executor:
     """Up to `workers` threads, each started if no thread is idle. They are named `hetero-<name>_<index>`."""
 
-    def __init__(self, name: str, workers: int, manager: ExecutorManager, *, is_ranked: bool = False) -> None:
-        """`is_ranked`: tasks of several networks take turns on it, by their rank."""
+    def __init__(self, name: str, workers: int, *, is_shared: bool = False) -> None:
+        """`is_shared`: tasks of several networks take turns on it, by their rank."""
         self.workers = workers
         self._name = name
-        # Held, so that the exit of the interpreter finds the manager of executors in use.
-        self._manager = manager
         self._lock = threading.Lock()
         self.is_closed = False
         """Whether the Core has been closed, and waits for the running tasks."""
-        self._process = os.getpid()
-        from queue import PriorityQueue, SimpleQueue  # a network with synchronous runs only has no executor
-
-        self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if is_ranked else SimpleQueue()
+        self._is_shared = is_shared
+        self.process = os.getpid()
+        self._tasks: SimpleQueue[_Item] | PriorityQueue[_Item] = PriorityQueue() if is_shared else SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
         # A thread refers to the queue, not to the executor, so that the threads end with the executor's last reference.
         self._end = weakref.finalize(self, _dismiss, self._tasks, self._threads)
         self._end.atexit = False
+        _open.add(self)
 
     def retire(self) -> None:
-        """Lets the threads end: a closed network may stay referenced."""
-        self._end()
+        """Lets the threads of a single network end: a closed network may stay referenced."""
+        if not self._is_shared:
+            self._end()
 
     def submit(self, task: Callable[[], Any], *, rank: int = RANKS["MEDIUM"]) -> Future[Any]:
-        """Returns the future of a task. Tasks run in order of submission; in a ranked executor, tasks of a lower rank run first.
+        """Returns the future of a task. Tasks run in order of submission; in a shared executor, tasks of a lower rank run first.
 
         Raises: ClosedError after the Core was closed, and in a forked child.
         """
-        if self._process != os.getpid():
+        if self.process != os.getpid():
             raise ClosedError(f"cannot start a request on {self._name}: its Core cannot be used here: {FORK_ADVICE}")
-        from concurrent.futures import Future  # only needed for runs that are awaited
-
         future: Future[Any] = Future()
         with self._lock:
             if self.is_closed:
@@ -246,8 +191,6 @@ class Executor:
 
     def drop_queued(self) -> None:
         """Cancels the tasks that no thread has begun, takes no further task, and tells the threads to end."""
-        from queue import Empty  # as above
-
         with self._lock:
             self.is_closed = True
         with suppress(Empty):
@@ -270,8 +213,6 @@ def _dismiss(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], threads: list[thr
 
 
 def _work(tasks: SimpleQueue[_Item] | PriorityQueue[_Item], idle: threading.Semaphore) -> None:
-    from queue import Empty  # as above
-
     while True:
         try:
             _, _, item = tasks.get_nowait()
@@ -295,12 +236,17 @@ def _run_task(future: Future[Any], task: Callable[[], Any]) -> None:
             future.set_result(result)
 
 
-_open: weakref.WeakSet[ExecutorManager] = weakref.WeakSet()
+def _end_all(executors: Sequence[Executor], deadline: float | None) -> None:
+    for executor in executors:
+        executor.drop_queued()
+    for executor in executors:
+        executor.join(deadline)
+
+
+_open: weakref.WeakSet[Executor] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     """Ends the threads of Cores that were not closed."""
-    deadline = monotonic() + EXIT_SECONDS
-    for manager in list(_open):
-        manager.close(max(deadline - monotonic(), 0))
+    _end_all([executor for executor in list(_open) if executor.process == os.getpid()], monotonic() + EXIT_SECONDS)

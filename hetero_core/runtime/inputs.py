@@ -134,13 +134,6 @@ def convert_value(
     the device takes tensors of any memory.
     """
     value_type = spec.type
-    if type(value) is np.ndarray and type(value_type) is TensorType and value.flags.c_contiguous:
-        dtype = value_type.dtype
-        is_plain = dtype is not None and value.dtype == numpy_dtype(dtype) and (dtype != "string" or _holds_texts(value))
-        if is_plain:  # as nearly every value; the rest is for errors and conversions
-            if value.shape != value_type.shape:
-                check_shape(value.shape, value_type, f"input '{spec.name}' of network '{network}'", {} if sizes is None else sizes)
-            return value
     where = f"input '{spec.name}' of network '{network}'"
     sizes = {} if sizes is None else sizes
     if isinstance(value, DeviceTensor):
@@ -229,7 +222,8 @@ def _convert_tensor(value: Any, value_type: TensorType, where: str, sizes: dict[
     if array_dtype == "string" and not _holds_texts(array):
         # As ONNX Runtime does: a missing value is the text "nan" or "None", which converters of data frames have among their categories.
         return np.array([str(each) for each in array.flat], object).reshape(array.shape)
-    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")) if array.ndim else array
+    is_plain = array.ndim == 0 or (array.flags.c_contiguous and array.dtype.isnative)
+    return array if is_plain else np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
 
 
 def _holds_texts(array: np.ndarray[Any, Any]) -> bool:
@@ -266,29 +260,23 @@ def _as_array(value: Any, value_type: TensorType, where: str) -> np.ndarray[Any,
 
 def check_shape(shape: tuple[int, ...], value_type: TensorType, where: str, sizes: dict[str, tuple[int, str]]) -> None:
     """Raises InputShapeError for a shape that contradicts its type, or gives a named dimension a second size."""
-    if value_type.shape is None:
+    fault, declared = "", value_type.shape
+    if declared is None:
         return
-    if len(shape) != len(value_type.shape):
-        raise InputShapeError(
-            f"{_word_shapes(shape, value_type, where)}: {len(shape)} dimensions instead of {len(value_type.shape)}"
-        )
-    for axis, (size, dimension) in enumerate(zip(shape, value_type.shape)):  # noqa: B905  # of one length; strict takes 0.13 us
+    if len(shape) != len(declared):
+        fault = f"{len(shape)} dimensions instead of {len(declared)}"
+    for axis, (size, dimension) in enumerate(zip(shape, declared)):  # noqa: B905  # strict takes 0.13 us
+        if fault:
+            break
         if size == dimension or dimension is None:
             continue
         if isinstance(dimension, int):
-            raise InputShapeError(
-                f"{_word_shapes(shape, value_type, where)}: axis {axis} has {size} instead of {dimension}"
-                + _suggest_shape(where, shape, value_type)
-            )
-        first = sizes.setdefault(dimension, (size, where))
-        if first[0] != size:
-            raise InputShapeError(
-                f"{_word_shapes(shape, value_type, where)}: '{dimension}' is {size} here and {first[0]} in {first[1]}"
-            )
-
-
-def _word_shapes(shape: tuple[int, ...], value_type: TensorType, where: str) -> str:
-    return f"{where}: expected shape {TensorType(None, value_type.shape)}, got {list(shape)}".replace("unknown[", "[")
+            fault = f"axis {axis} has {size} instead of {dimension}{_suggest_shape(where, shape, value_type)}"
+        elif (first := sizes.setdefault(dimension, (size, where)))[0] != size:
+            fault = f"'{dimension}' is {size} here and {first[0]} in {first[1]}"
+    if fault:
+        expected = str(TensorType(None, declared)).removeprefix("unknown")
+        raise InputShapeError(f"{where}: expected shape {expected}, got {list(shape)}: {fault}")
 
 
 def fits_shape(shape: tuple[int, ...], declared: Sequence[int | str | None]) -> bool:

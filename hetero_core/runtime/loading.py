@@ -11,7 +11,6 @@ constants alone, such as the axes of an Unsqueeze: if it refuses the network wit
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
@@ -20,34 +19,19 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext, freeze_mapping
+from hetero_core.contract import DeviceName, Executable, Extension, Payload, QueryResult, RunContext
 from hetero_core.devices.config import DEADLINE_KEY, MEMORY_LIMIT_KEY, STRICT_KEY
-from hetero_core.devices.device import Device
 from hetero_core.devices.registry import CallTarget, Registry
+from hetero_core.devices.threads import EXCLUSIVE_KEY, STREAMS_KEY
 from hetero_core.devices.watch import OutOfTimeError, call_within, find_deadline
-from hetero_core.errors import (
-    BlobDamagedError,
-    DeadlineExceededError,
-    InvalidNetworkError,
-    MemoryLimitError,
-    NetworkReadError,
-    UnsupportedNodesError,
-)
+from hetero_core.errors import BlobDamagedError, DeadlineExceededError, InvalidNetworkError, MemoryLimitError, UnsupportedNodesError
 from hetero_core.hookspecs import hookimpl
-from hetero_core.network.border import EMPTY_BORDER, NO_DECLARATIONS, Border, find_contradiction, unpack_border, unpack_hints
-from hetero_core.network.graph import EMPTY, Network, iterate_graphs
+from hetero_core.network.border import EMPTY_BORDER, Border, find_contradiction
+from hetero_core.network.graph import Network, iterate_graphs
 from hetero_core.network.hints import without_hints
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueSpec
-from hetero_core.runtime.executable import (
-    BORDER_SECTION,
-    HINTS_SECTION,
-    METADATA_SECTION,
-    NETWORK_SECTIONS,
-    Binding,
-    ExecutableNetwork,
-    Surroundings,
-)
+from hetero_core.runtime.executable import Binding, ExecutableNetwork, Surroundings
 from hetero_core.runtime.executors import ExecutorManager
 from hetero_core.runtime.inputs import order_inputs
 from hetero_core.runtime.outputs import STRICT_ADVICE
@@ -114,44 +98,6 @@ def describe_model(model: object) -> str:
     if isinstance(model, Network):
         return f"network '{model.name}'"
     return f"network '{os.fspath(model)}'" if isinstance(model, (str, os.PathLike)) else "a network"
-
-
-def take_border(payload: Payload) -> tuple[Payload, Surroundings]:
-    """Returns the plugin's payload and the core's own part; samples are left out.
-
-    Raises: BlobDamagedError for sections that cannot be read.
-    """
-    from hetero_core.blobs.samples import PREFIX  # only an import needs it
-
-    sections = dict(payload.sections)
-    border, declarations, network, metadata = EMPTY_BORDER, NO_DECLARATIONS, None, EMPTY
-    try:
-        if BORDER_SECTION in sections:
-            border = unpack_border(bytes(sections.pop(BORDER_SECTION)))
-        if HINTS_SECTION in sections:
-            declarations = unpack_hints(bytes(sections.pop(HINTS_SECTION)))
-        if METADATA_SECTION in sections:
-            metadata = _read_metadata(bytes(sections.pop(METADATA_SECTION)))
-        if f"{NETWORK_SECTIONS}/model" in sections:
-            from hetero_core.network.writer import unpack_network  # only an import needs it
-
-            packed = {key: sections.pop(f"{NETWORK_SECTIONS}/{key}") for key in ("model", "weights")}
-            network = unpack_network(packed)
-        sections = {name: section for name, section in sections.items() if not name.startswith(PREFIX)}
-    except (InvalidNetworkError, NetworkReadError, KeyError) as error:
-        raise BlobDamagedError(str(error)) from error
-    return replace(payload, sections=sections), Surroundings(border, declarations, network, metadata)
-
-
-def _read_metadata(content: bytes) -> Mapping[str, str]:
-    """Returns the metadata in a section of a blob. Raises: InvalidNetworkError."""
-    try:
-        metadata = json.loads(content)
-    except ValueError:
-        metadata = None
-    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise InvalidNetworkError("the metadata in a blob cannot be read. Export the network again.")
-    return freeze_mapping(metadata)
 
 
 class _InnermostRun:
@@ -227,17 +173,10 @@ def list_replaceable(network: Network) -> tuple[ValueSpec, ...]:
 class Loader:
     """The loads of a Core. Safe for threads."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        executors: ExecutorManager,
-        extensions: Mapping[tuple[str, str], Extension],
-        find: Callable[[str | DeviceName], tuple[DeviceName, Device]],
-    ) -> None:
+    def __init__(self, registry: Registry, executors: ExecutorManager, extensions: Mapping[tuple[str, str], Extension]) -> None:
         self._registry = registry
         self._executors = executors
         self._extensions = extensions
-        self._find = find
         # Weak: a network without references needs no closing.
         self._loaded: WeakSet[ExecutableNetwork] = WeakSet()
 
@@ -265,15 +204,16 @@ class Loader:
         folder = config.get("CACHE_DIR")
         if not folder:
             return make()
-        from hetero_core.blobs.cache import describe_load, make_cache  # hashes, blobs
+        from hetero_core.blobs.cache import describe_load, load_cached  # hashes, blobs
 
-        cache = make_cache(folder, config.get("CACHE_SIZE_LIMIT", 0))
-        if cache is None:
-            return make()
         names = tuple(spec.name for spec in network.inputs), tuple(spec.name for spec in network.outputs)
-        return cache.load(
-            describe_load(network, target, self._find, self._extensions.values(), self._registry.wrappers),
-            take=lambda _, payload: bind(entry.import_network(device, take_border(payload)[0], config, names), is_from_cache=True),
+        return load_cached(
+            folder,
+            config.get("CACHE_SIZE_LIMIT", 0),
+            lambda: describe_load(network, target, self._registry, self._extensions.values()),
+            take=lambda payload: bind(
+                entry.import_network(device, Surroundings.take(payload)[0], config, names), is_from_cache=True
+            ),
             make=make,
             pack=ExecutableNetwork.pack,
             find_postponer=ExecutableNetwork.find_postponer,
@@ -281,7 +221,7 @@ class Loader:
 
     def import_blob(self, header: BlobHeader, payload: Payload, target: CallTarget) -> ExecutableNetwork:
         """Returns the network of a blob that has been checked and is trusted. Raises: as `Core.import_network` does."""
-        bare, around = take_border(payload)
+        bare, around = Surroundings.take(payload)
         executable = target.entry.import_network(target.device, bare, target.config, (header.inputs, header.outputs))
         contradiction = find_contradiction(around.border, executable.inputs, executable.outputs)
         if contradiction is not None:
@@ -310,7 +250,10 @@ class Loader:
             def run(inputs: tuple[Any, ...], context: RunContext) -> Any:
                 return infer(device=device, executable=executable, inputs=inputs, context=context)
 
-        executor = self._executors.open_executor(str(device), config, depth=executable.pipeline_depth)
+        if config[EXCLUSIVE_KEY]:  # such networks of a device take turns on one thread
+            executor = self._executors.create_executor(f"{device}-exclusive", workers=1, is_shared=True)
+        else:
+            executor = self._executors.create_executor(str(device), workers=config[STREAMS_KEY] * executable.pipeline_depth)
         binding = Binding(target, executable, run, executor, around, is_from_cache, replacements)
         loaded = ExecutableNetwork(name, fingerprint, executable, binding)
         self._loaded.add(loaded)

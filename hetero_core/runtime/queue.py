@@ -35,11 +35,11 @@ class AsyncInferQueue:
         self._changed = threading.Condition()
         # For each request, the number of runs with unfinished callbacks plus the number of starts in progress; 0 is idle.
         self._unfinished = [0] * count
-        self._starting: set[int] = set()
         self._userdata: list[Any] = [None] * count
         self._errors: list[BaseException] = []
         self._callback: QueueCallback | None = None
-        self._here = _CallingThread()
+        # `index`: the request for which the current thread runs the callback.
+        self._here = threading.local()
         self._requests = tuple(_QueuedRequest(network, self, index) for index in range(count))
 
     def start_async(self, inputs: Any = None, userdata: Any = None) -> None:
@@ -94,7 +94,7 @@ class AsyncInferQueue:
         Raises: the first error since the last call, after all runs have ended; RequestBusyError within a callback of the queue.
         """
         self._requests[0].require_process()
-        if self._here.index is not None:
+        if getattr(self._here, "index", None) is not None:
             raise RequestBusyError(f"wait_all within a callback of the queue on network '{self._network.name}' waits for itself")
         with self._changed:
             self._changed.wait_for(lambda: not any(self._unfinished))
@@ -113,13 +113,11 @@ class AsyncInferQueue:
         self._requests[0].require_process()
         with self._changed:
             while True:
-                index, own = (self._unfinished.index(0) if 0 in self._unfinished else None), self._here.index
-                if index is None and own is not None and own not in self._starting and not self._requests[own].is_running:
+                index, own = self._unfinished.index(0) if 0 in self._unfinished else None, getattr(self._here, "index", None)
+                if index is None and own is not None and not self._requests[own].is_running:
                     index = own
                 if index is not None:
-                    if takes_it:
-                        self._unfinished[index] += 1
-                        self._starting.add(index)
+                    self._unfinished[index] += takes_it
                     return index
                 if own is not None:
                     raise RequestBusyError(
@@ -140,7 +138,7 @@ class AsyncInferQueue:
         if error is not None:
             error.add_note(f"request {index} of the queue, userdata {reprlib.repr(userdata)}")
         elif self._callback is not None:
-            outer, self._here.index = self._here.index, index
+            outer, self._here.index = getattr(self._here, "index", None), index
             try:
                 self._callback(request, userdata)
             finally:
@@ -169,12 +167,6 @@ class AsyncInferQueue:
             self._errors = []
 
 
-class _CallingThread(threading.local):
-    """The request for which the current thread runs the callback."""
-
-    index: int | None = None
-
-
 class _QueuedRequest(InferRequest):
     """A request that tells its queue when a run begins and ends, also a run that was not started by the queue."""
 
@@ -193,10 +185,6 @@ class _QueuedRequest(InferRequest):
         except BaseException:
             queue._leave(self._index, None)
             raise
-        finally:
-            # From now on the request itself reports that it is running.
-            with queue._changed:
-                queue._starting.discard(self._index)
 
     def _finish(self, run: Run) -> None:
         self._queue._leave(self._index, run.error if run.is_detached else None)

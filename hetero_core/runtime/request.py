@@ -35,8 +35,6 @@ from hetero_core.runtime.outputs import fill_presets
 from hetero_core.runtime.states import RequestStates
 
 if TYPE_CHECKING:
-    import asyncio
-
     from hetero_core.runtime.executable import ExecutableNetwork
 
 CLOSE_SECONDS = 10.0
@@ -98,7 +96,8 @@ class InferRequest:
     _delegate_state: object = NO_STATE
     _running: Run | None = None
     _last: Run | None = None
-    _profile: Profile | None = None
+    profile: Profile | None = None
+    """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
     _copied_inputs = 0
     seconds = inf
     """Seconds in which a thread of the core has computed the last run; infinite if the device started it by itself."""
@@ -113,8 +112,6 @@ class InferRequest:
         self._input_of_name: dict[str, Any] = {}
         self._preset_of_name: dict[str, Any] = {}
         self._has_states = bool(network.border.states)
-        if self._has_states:
-            self.states = RequestStates(network, self)
         # With a deadline, the run makes its working memory, since it may be abandoned.
         if network.deadline is None and network.find_delegate() is None:
             self._state = network.create_state()
@@ -125,7 +122,7 @@ class InferRequest:
 
     @cached_property
     def states(self) -> RequestStates:
-        """The states by the name of the input that reads them; made with the request if there are any."""
+        """The states by the name of the input that reads them."""
         return RequestStates(self._network, self)
 
     # Runs: on this thread, in an event loop, and detached
@@ -164,7 +161,16 @@ class InferRequest:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         run = self._begin(inputs)
-        run.wake = lambda: _wake_loop(loop, ended)
+
+        def wake() -> None:
+            try:
+                loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
+            except RuntimeError:
+                # A closed loop has no waiting tasks.
+                if not loop.is_closed():
+                    raise
+
+        run.wake = wake
         self._launch(run)
         try:
             await ended
@@ -254,7 +260,7 @@ class InferRequest:
             if self._running is not None:  # of another thread
                 self.require_idle("start a run")
             self._running = run
-            self._profile = context.profile
+            self.profile = context.profile
             self._outputs = None
         finally:
             self._lock.release()
@@ -499,22 +505,17 @@ class InferRequest:
     @property
     def perf_counts(self) -> tuple[NodeTime, ...]:
         """The time of every node in the last run, in order of execution; empty unless PERF_COUNT is set."""
-        return () if self._profile is None else self._profile.entries
+        return () if self.profile is None else self.profile.entries
 
     @property
     def host_copied_bytes(self) -> int:
         """Bytes of inputs and states that the last run had to copy on the host; 0 unless PERF_COUNT is set."""
-        return 0 if self._profile is None else self._copied_inputs + self.states.copied_bytes
+        return 0 if self.profile is None else self._copied_inputs + self.states.copied_bytes
 
     @property
     def latency(self) -> float | None:
         """Seconds from the call that requested the last run until its device had finished; None unless PERF_COUNT is set."""
-        return None if self._profile is None else self._profile.latency
-
-    @property
-    def profile(self) -> Profile | None:
-        """All times of the last run: nodes, subgraphs, transfers, the wait for the device; None unless PERF_COUNT is set."""
-        return self._profile
+        return None if self.profile is None else self.profile.latency
 
 
 def wait_for_runs(thread_of_run: Mapping[RunContext, int]) -> int:
@@ -533,13 +534,3 @@ def wait_for_runs(thread_of_run: Mapping[RunContext, int]) -> int:
             return len(runs)
         sleep(_POLL_SECONDS)
     return 0
-
-
-def _wake_loop(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    """Tells an event loop, from any thread, that a run has ended."""
-    try:
-        loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
-    except RuntimeError:
-        # A closed loop has no waiting tasks.
-        if not loop.is_closed():
-            raise

@@ -56,7 +56,7 @@ class RequestState:
         self._require_idle(f"set state '{self.name}'")
         array = convert_value(value, ValueSpec(self.name, self.spec.type), network=self._network.name)
         # The caller may write to it later.
-        self._array = self._place(np.array(array))
+        self._array = self.place(np.array(array))
 
     def reset(self) -> None:
         """Lets the next run read the initial value again. Raises: RequestBusyError."""
@@ -67,21 +67,15 @@ class RequestState:
     def array(self) -> Any:
         """The array itself, in the memory of the input."""
         if self._array is None:
-            self._array = self._place(self._initial.array)
+            self._array = self.place(self._initial.array)
         return self._array
 
-    def _place(self, array: np.ndarray[Any, Any]) -> Any:
+    def place(self, array: np.ndarray[Any, Any]) -> Any:
+        """Returns an array in the memory of the input."""
         return array if self.spec.memory == HOST else self._home.from_host(array, self.spec)
 
-    def check(self, result: Any, *, is_shared: bool, is_laid: bool = False) -> Any:
-        """Returns the result of a run as the next value, copied if it shares memory or is not C-contiguous.
-
-        `is_laid`: the device accepts states that are not C-contiguous.
-
-        Raises: InferenceError if the input does not take its shape.
-        """
-        if self.is_resident:
-            return result
+    def require_shape(self, result: Any) -> None:
+        """Raises InferenceError if the input does not take the shape of a run's result."""
         declared_type = self.spec.type
         assert isinstance(declared_type, TensorType)
         if not fits_shape(result.shape, result.shape if declared_type.shape is None else declared_type.shape):
@@ -89,10 +83,6 @@ class RequestState:
                 f"output '{self.output}' of network '{self._network.name}' has shape {list(result.shape)}, and as state '{self.name}' the "
                 f"next run takes {declared_type}; open the size with with_shapes before with_state"
             )
-        if is_laid and self.spec.memory == HOST:
-            return result
-        value = result.copy() if is_shared else result
-        return self._place(np.ascontiguousarray(value) if value.ndim else value)
 
 
 class RequestStates(dict[str, RequestState]):
@@ -140,13 +130,18 @@ class RequestStates(dict[str, RequestState]):
         is_own = type(outputs) is OwnOutputs
         shared = set() if is_own else find_shared((*outputs, *inputs))
         checked = list(outputs)
-        copied = 0
+        self.copied_bytes = 0
         for state in self.values():
-            output = outputs[state.position_out]
-            is_shared = not is_own and (id(output) in shared or not getattr(getattr(output, "flags", None), "writeable", True))
-            checked[state.position_out] = state.check(output, is_shared=is_shared, is_laid=is_own)
-            copied += output.nbytes if is_shared and not state.is_resident else 0
-        self.copied_bytes = copied
+            value = outputs[state.position_out]
+            if state.is_resident:
+                continue
+            state.require_shape(value)
+            if is_own and state.spec.memory == HOST:  # the device takes states that are not C-contiguous
+                continue
+            if not is_own and (id(value) in shared or not value.flags.writeable):
+                value = value.copy()
+                self.copied_bytes += value.nbytes
+            checked[state.position_out] = state.place(np.ascontiguousarray(value) if value.ndim else value)
         return tuple(checked)
 
     def keep(self, outputs: tuple[Any, ...]) -> tuple[Any, ...]:

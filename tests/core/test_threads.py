@@ -305,10 +305,12 @@ def test_executors_are_refused_after_the_end() -> None:
     running = executor.submit(lambda: (entered.set(), leave.wait(LIMIT)))
     assert entered.wait(LIMIT)
     queued = executor.submit(lambda: None)
-    manager.close(0)
+    closing = threading.Thread(target=manager.close)
+    closing.start()
     with pytest.raises(CancelledError):
-        queued.result(0)
+        queued.result(LIMIT)
     leave.set()
+    closing.join(LIMIT)
     assert running.result(LIMIT) == (None, True)
     with pytest.raises(ClosedError, match="cannot start a request on X: its Core is closed"):
         executor.submit(print)

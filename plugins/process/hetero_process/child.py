@@ -13,7 +13,8 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -40,28 +41,16 @@ class _Session:
         )
 
 
+@dataclass
 class _ServedLane:
     """A channel and the thread that reads it: sequential requests, each with a token that cancels it."""
 
-    def __init__(self, channel: messages.Channel) -> None:
-        self.channel = channel
-        self.request = self.cancelled = 0
-        self.token = CancelToken()
+    channel: messages.Channel
+    tokens: dict[int, CancelToken] = field(default_factory=dict)
 
-    def begin(self, request: int) -> CancelToken:
-        """Notes the request that is under way and returns its token; a message that cancels it may have come before it."""
-        token = self.token = CancelToken()
-        self.request = request
-        if self.cancelled == request:
-            token.is_set = True
-        return token
-
-    def cancel(self, request: int) -> None:
-        """Cancels a request, if it is under way or to come."""
-        self.cancelled = request
-        token = self.token
-        if self.request == request:
-            token.is_set = True
+    def find_token(self, request: int) -> CancelToken:
+        """Returns the token of a request, under way or to come: a message that cancels it may arrive before it."""
+        return self.tokens.setdefault(request, CancelToken())
 
 
 class Child:
@@ -82,41 +71,36 @@ class Child:
                 os._exit(0)  # other threads may hang in a device
             kind, number, request = messages.CONTROL.unpack(packet)
             if kind == messages.CANCEL:
-                self._lanes[number].cancel(request)
+                self._lanes[number].find_token(request).is_set = True
                 continue
             lane = self._lanes[number] = _ServedLane(messages.Channel(*ends))
             threading.Thread(target=self._serve_lane, args=(lane,), daemon=True, name="hetero-process").start()
 
     def _serve_lane(self, lane: _ServedLane) -> None:
-        try:
-            # An OSError: the parent does not wait for the answer any more.
-            with suppress(OSError):
-                while (message := lane.channel.receive()) is not None:
-                    self._handle(lane, message)
-        finally:
-            lane.channel.close()
-
-    def _handle(self, lane: _ServedLane, message: messages.Message) -> None:
-        request, kind, text, files = message
-        try:
-            if kind == messages.RUN:
-                self._run(lane, request, text, files)
-            else:
-                self._call(lane.channel, request, text, files)
-        except BaseException as error:  # noqa: BLE001  # raised again in the parent
-            lane.channel.send(request, messages.FAILURE, dump_value(describe_failure(error)))
+        # An OSError: the parent does not wait for the answer any more.
+        with closing(lane.channel), suppress(OSError):
+            while (message := lane.channel.receive()) is not None:
+                request, kind, text, files = message
+                try:
+                    if kind == messages.RUN:
+                        self._run(lane, request, text, files)
+                    else:
+                        self._call(lane.channel, request, text, files)
+                except BaseException as error:  # noqa: BLE001  # raised again in the parent
+                    lane.channel.send(request, messages.FAILURE, dump_value(describe_failure(error)))
+                finally:
+                    lane.tokens.pop(request, None)
 
     def _call(self, channel: messages.Channel, request: int, text: bytes, files: tuple[int, ...]) -> None:
-        operation, arguments = load_value(text)
+        operation, arguments, forgotten = load_value(text)
+        for session in forgotten:
+            self._sessions.pop(session, None)
         bulk = [messages.take_block(file) for file in files]
         result: Any = None
         buffers: Sequence[Any] = ()
         if operation == "open_session":
             number, network = arguments
             self._sessions[number] = _Session(self._host.open_session(network))
-        elif operation == "close_sessions":
-            for number in arguments:
-                self._sessions.pop(number, None)
         else:
             result, buffers = self._host.answer(operation, arguments, bulk)
         with ExitStack() as opened:
@@ -124,7 +108,7 @@ class Child:
             channel.send(request, messages.ANSWER, dump_value(result), [block.fileno() for block in blocks])
 
     def _run(self, lane: _ServedLane, request: int, text: bytes, files: tuple[int, ...]) -> None:
-        token = lane.begin(request)
+        token = lane.find_token(request)
         number, kind = messages.SESSION.unpack_from(text)
         measures = bool(kind & messages.MEASURED)
         session = self._sessions[number]

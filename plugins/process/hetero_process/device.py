@@ -7,7 +7,6 @@ is ended.
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import signal
 import socket
@@ -22,13 +21,12 @@ from typing import Any
 from weakref import WeakSet
 
 from hetero_core.contract import CancelToken, ConfigKey, DeviceName, RunContext, freeze_mapping
-from hetero_core.devices.watch import find_end_of_wait
 from hetero_core.errors import DeviceCrashedError, DeviceUnavailableError
-from hetero_core.network.types import HOST, ValueSpec
+from hetero_core.network.types import HOST
 from hetero_core.remote.device import RemoteDevice
 from hetero_core.remote.failures import restore_failure
 from hetero_core.remote.host import restore_times
-from hetero_core.remote.succession import GRACE, Link, Succession
+from hetero_core.remote.succession import GRACE, Link, Session, Succession
 from hetero_core.remote.values import dump_value, load_value
 from hetero_core.runtime.executors import call_in_child
 from hetero_process import channel as messages
@@ -50,8 +48,9 @@ class _Lane:
 class ProcessLink(Link):
     """The parent's connection to a child process."""
 
-    def __init__(self, device: str, python: str, memory: int) -> None:
+    def __init__(self, device: str, place: str, python: str, memory: int) -> None:
         super().__init__(device)
+        self._place = place
         self._python = python
         self._has_answered = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,11 +94,11 @@ class ProcessLink(Link):
         what: str,
         token: CancelToken | None = None,
         end_of_wait: float | None = None,
-    ) -> messages.Message:
-        """Sends a request and returns its answer. `what` is the request in messages; the wait for the answer ends at `end_of_wait`,
-        on the clock of `time.monotonic`.
+    ) -> tuple[bytes, tuple[int, ...]]:
+        """Sends a request and returns the text of its answer, and its descriptors. `what` is the request in messages; the wait for the
+        answer ends at `end_of_wait`, on the clock of `time.monotonic`.
 
-        Raises: DeviceCrashedError if the child is gone; DeadlineExceededError if it had to be ended for this request.
+        Raises: the child's error; DeviceCrashedError if the child is gone; DeadlineExceededError if it had to be ended for this request.
         """
         try:
             lane = self._free.pop()
@@ -123,7 +122,21 @@ class ProcessLink(Link):
         self._has_answered = True
         if self.is_dead:
             self._close_lanes()
-        return answer
+        _, answered, reply, received = answer
+        if answered == messages.FAILURE:
+            raise restore_failure(load_value(reply), f"by device {self._device} {self._place}")
+        return reply, received
+
+    def call(
+        self, question: tuple[str, Any], bulk: Sequence[Any], token: CancelToken | None, end_of_wait: float | None
+    ) -> tuple[Any, Sequence[Any]]:
+        """Returns the child's answer to an operation, and its buffers; tells it of closed requests. Raises: as `request`."""
+        with ExitStack() as opened:
+            blocks = [opened.enter_context(messages.open_block(buffer)) for buffer in bulk]
+            files, what = [block.fileno() for block in blocks], f"answered '{question[0]}'"
+            text = dump_value((*question, self.take_forgotten()))
+            reply, received = self.request(messages.CALL, text, files, what=what, token=token, end_of_wait=end_of_wait)
+        return load_value(reply), tuple(messages.take_block(file) for file in received)
 
     def _open_lane(self) -> _Lane:
         """Returns a further lane: the number of lanes is the largest number of simultaneous requests so far. Raises: OSError if no
@@ -228,7 +241,6 @@ class ProcessCarrier(Succession[ProcessLink]):
         super().__init__(device)
         self._python = python
         self._limit = memory
-        self._sessions = itertools.count(1)
 
     @property
     def place(self) -> str:
@@ -237,57 +249,23 @@ class ProcessCarrier(Succession[ProcessLink]):
 
     def start(self) -> ProcessLink:
         """Starts a child."""
-        return ProcessLink(self._device, self._python, self._limit)
+        return ProcessLink(self._device, self.place, self._python, self._limit)
 
-    def call(
-        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
-    ) -> tuple[Any, Sequence[Any]]:
-        """Returns the child's answer, and its buffers. A child that hangs is ended when the wait ends: after the DEADLINE of the
-        load or query that this thread works for, or when `token` is set.
-
-        Raises: the child's error; DeviceCrashedError; DeadlineExceededError.
-        """
-        link, end_of_wait = self.find_link(), find_end_of_wait()
-        self._tell_forgotten(link)
-        with ExitStack() as opened:
-            blocks = [opened.enter_context(messages.open_block(buffer)) for buffer in bulk]
-            text, files = dump_value((operation, arguments)), [block.fileno() for block in blocks]
-            answer = link.request(messages.CALL, text, files, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
-        text, received = self.read_answer(answer)
-        return load_value(text), tuple(messages.take_block(file) for file in received)
-
-    def read_answer(self, answer: messages.Message) -> tuple[bytes, tuple[int, ...]]:
-        """Returns the text of an answer, and its descriptors. Raises: the child's error."""
-        _, kind, text, files = answer
-        if kind == messages.FAILURE:
-            raise restore_failure(load_value(text), f"by device {self._device} {self.place}")
-        return text, files
-
-    def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> ProcessSession:
+    def open_session(self, loaded: tuple[ProcessLink, int], token: CancelToken) -> ProcessSession:
         """Returns the near end of a request on a network of the child."""
-        session, link = next(self._sessions), self.find_link()
-        self.call("open_session", session, number, token=token)
-        return ProcessSession(self, session, link)
-
-    def _tell_forgotten(self, link: ProcessLink) -> None:
-        sessions = self.take_forgotten(link)
-        if not sessions:
-            return
-        with suppress(DeviceCrashedError):  # a child that is gone has forgotten them
-            link.request(messages.CALL, dump_value(("close_sessions", sessions)), what="closed requests")
+        session = ProcessSession(self, loaded)
+        self.call("open_session", session.number, session.network, token=token)
+        return session
 
 
-class ProcessSession:
+class ProcessSession(Session[ProcessLink]):
     """A request: this process writes its inputs into a block, the child its outputs."""
 
-    def __init__(self, carrier: ProcessCarrier, number: int, link: ProcessLink) -> None:
-        self._carrier = carrier
-        self._number = number
-        # If the child is gone, the run fails, and the next run has another session.
-        self._link = link
-        self._heads = [messages.SESSION.pack(number, kind) for kind in range((messages.NOTED | messages.MEASURED) + 1)]
+    def __init__(self, carrier: ProcessCarrier, loaded: tuple[ProcessLink, int]) -> None:
+        super().__init__(carrier, loaded)
+        kinds = range((messages.NOTED | messages.MEASURED) + 1)
+        self._heads = [messages.SESSION.pack(self.number, kind) for kind in kinds]
         self._writer, self._reader = Writer(), Reader()
-        self.copied_bytes = 0
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs as views of the child's block. Raises: the child's error; DeviceCrashedError."""
@@ -300,22 +278,17 @@ class ProcessSession:
             profile.add_transfer("inputs", copied, perf_counter() - began, begin=began, source="host", targets=(profile.device,))
         try:
             sent = shared if file is None else (file, *shared)
-            answer = self._link.request(messages.RUN, self._heads[kind] + text, sent, what="ran a network", token=context.token)
+            text, files = self.link.request(messages.RUN, self._heads[kind] + text, sent, what="ran a network", token=context.token)
         finally:
             if file is not None:
                 os.close(file)
-        text, files = self._carrier.read_answer(answer)
-        self._carrier.note_success()
+        self.carrier.note_success()
         timed, copied_there = messages.RUN_HEAD.unpack_from(text)
         self.copied_bytes = copied + copied_there
         end = messages.RUN_HEAD.size + timed
         if profile is not None and timed:
             restore_times(profile, load_value(text[messages.RUN_HEAD.size : end]))
         return self._reader.read(text[end:], files)
-
-    def close(self) -> None:
-        """Lets the child release the request, with a later message."""
-        self._carrier.forget(self._number, self._link)
 
 
 DEVICE_KEY = "PROCESS_DEVICE"
@@ -343,7 +316,7 @@ class ProcessDevice(RemoteDevice[ProcessCarrier]):
             raise DeviceUnavailableError(
                 f"device {name} shares memory by memfd_create, which Linux alone has; use the device itself here"
             )
-        super().__init__(name)
+        super().__init__()
 
     def locate(self, device: DeviceName, config: Mapping[str, Any] | None) -> tuple[str, str, int]:
         """The device behind the colon, the Python and the limit of memory."""

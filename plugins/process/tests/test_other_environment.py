@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hetero_process.device import ProcessCarrier
 
 from hetero_core import Core, Network
 from hetero_core.errors import ConfigKeyError, DeviceCrashedError, DeviceUnavailableError
-from hetero_core.remote.succession import describe_remote
 
 
 def test_python_without_our_packages_is_named_with_what_it_needs(core: Core, negation: Network, tmp_path: Path) -> None:
@@ -23,12 +22,14 @@ def test_python_without_our_packages_is_named_with_what_it_needs(core: Core, neg
         core.load_network(negation, "PROCESS:BREAKING", {"PROCESS_PYTHON": str(python)})
 
 
-def test_host_with_a_foreign_core_is_named_before_its_keys() -> None:
+def test_host_with_a_foreign_core_is_named_before_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"core": "0.2.0", "api": [9, 0], "keys": {"NEW": ["a", "form", "of", "its", "own"]}}
+    monkeypatch.setattr(ProcessCarrier, "call", lambda self, operation: (fields, ()))
     with pytest.raises(
-        DeviceUnavailableError, match=r"elsewhere has hetero-core 0\.2\.0 with API \(9, 0\); here it is .*; install the same"
+        DeviceUnavailableError,
+        match=r"device X in another process has hetero-core 0\.2\.0 with API \(9, 0\); here it is .*; install the same",
     ):
-        describe_remote(SimpleNamespace(call=lambda operation: (fields, ())), "device X elsewhere")  # type: ignore[arg-type]
+        ProcessCarrier("X", "", 0).describe()
 
 
 def test_keys_of_the_device_are_checked_here(core: Core, load: Callable[..., Any]) -> None:

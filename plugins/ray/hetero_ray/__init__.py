@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.hookspecs import hookimpl
@@ -12,19 +13,14 @@ if TYPE_CHECKING:
     from hetero_ray.nodes import FollowedCluster
 
 kind = "composer"
+_HOMES = {"FollowedCluster": "hetero_ray.nodes", "predict": "hetero_ray.data"}
 __all__ = ["FollowedCluster", "create_device", "predict"]
 
 
 def __getattr__(name: str) -> Any:
     """Returns `predict` or `FollowedCluster`; imports its module on first use."""
-    if name == "predict":
-        from hetero_ray.data import predict
-
-        return predict
-    if name == "FollowedCluster":
-        from hetero_ray.nodes import FollowedCluster
-
-        return FollowedCluster
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__} has no attribute {name!r}")
 
 
@@ -39,4 +35,4 @@ def create_device(core: Core, name: str) -> object:
     connect_cluster(name)
     from hetero_ray.device import RayDevice
 
-    return RayDevice(name)
+    return RayDevice()

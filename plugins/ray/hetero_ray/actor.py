@@ -5,7 +5,6 @@ An answer is (whether it is good, a text, references). Every argument is plain: 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -14,7 +13,6 @@ import ray
 
 from hetero_core import Core
 from hetero_core.contract import CancelToken
-from hetero_core.network.types import ValueSpec
 from hetero_core.remote.failures import describe_failure
 from hetero_core.remote.host import Host, HostSession
 from hetero_core.remote.values import dump_value, load_value
@@ -33,7 +31,6 @@ class HostActor:
         self._host = Host(Core(device_timeout=None), device)
         self._sessions: dict[int, HostSession] = {}
         self._tokens: dict[int, CancelToken] = {}
-        self._lock = threading.Lock()
 
     def call(self, number: int, text: bytes, refs: Sequence[Any]) -> Answer:
         """Answers an operation of the host; its buffers are behind the references."""
@@ -46,42 +43,32 @@ class HostActor:
 
     def run(self, number: int, text: bytes, refs: Sequence[Any]) -> Answer:
         """Runs a network for a request; its outputs stay in the store of this node."""
+        began, token = perf_counter(), self._tokens.setdefault(number, CancelToken())
         try:
-            return self._run(number, text, refs)
+            request, network, forgotten, measures, places = load_value(text)
+            for session in forgotten:
+                self._sessions.pop(session, None)
+            session = self._sessions.get(request)
+            if session is None:
+                session = self._sessions[request] = self._host.open_session(network)
+            inputs = read_inputs(unpack_values(places, refs))
+            outputs, times = session.run(inputs, None, token, measures=measures)
+            # Arrays of numbers lie in the store; texts and sequences travel with the message.
+            specs = session.network.all_outputs
+            stored = [
+                value if spec.dtype in (None, "string") else put_array(value) for spec, value in zip(specs, outputs, strict=True)
+            ]
+            answer, references = pack_values(stored)
+            return True, dump_value((began, times, answer)), references
         except BaseException as error:  # noqa: BLE001  # as above
             return False, dump_value(describe_failure(error)), []
         finally:
             self._tokens.pop(number, None)
 
-    def _run(self, number: int, text: bytes, refs: Sequence[Any]) -> Answer:
-        began = perf_counter()
-        request, network, forgotten, measures, places = load_value(text)
-        for session in forgotten:
-            self._sessions.pop(session, None)
-        session = self._sessions.get(request)
-        if session is None:
-            session = self._sessions[request] = self._host.open_session(network)
-        inputs = read_inputs(unpack_values(places, refs))
-        outputs, times = session.run(inputs, None, self._find_token(number), measures=measures)
-        stored = [
-            put_array(value) if is_stored(spec) else value for spec, value in zip(session.network.all_outputs, outputs, strict=True)
-        ]
-        answer, references = pack_values(stored)
-        return True, dump_value((began, times, answer)), references
-
-    def _find_token(self, number: int) -> CancelToken:
-        with self._lock:
-            return self._tokens.setdefault(number, CancelToken())
-
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]  # Ray has no types
     def cancel(self, number: int) -> None:
         """Cancels a run that is under way or to come."""
-        self._find_token(number).is_set = True
-
-
-def is_stored(spec: ValueSpec) -> bool:
-    """Says whether a value is an array of numbers, which lies in the store; texts and sequences travel with the message."""
-    return spec.dtype not in (None, "string")
+        self._tokens.setdefault(number, CancelToken()).is_set = True
 
 
 def read_inputs(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 import ray
 
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
-from hetero_core.errors import DeviceCrashedError, InferenceError
+from hetero_core.errors import DeviceCrashedError
 
 MEMORY = "ray"
 """The name of the memory of all nodes: each of them can read a reference."""
@@ -107,12 +107,7 @@ def pack_values(values: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
 
 
 def unpack_values(places: Sequence[Any], refs: Sequence[Any], node: str = "") -> tuple[Any, ...]:
-    """Returns the values that `pack_values` packed. `node` is the node of values without a node in the message.
-
-    Raises: InferenceError if the two do not belong together.
-    """
-    if sum(len(place) > 1 for place in places) != len(refs):
-        raise InferenceError(f"a message speaks of {places!r:.100} and has {len(refs)} references beside it")
+    """Returns the values that `pack_values` packed. `node` is the node of values without a node in the message."""
     rest = iter(refs)
     return tuple(
         place[0] if len(place) == 1 else RayArray(next(rest), numpy_dtype(place[0]), tuple(place[1]), place[2] or node)

@@ -18,14 +18,12 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hetero_core.contract import Array, CancelToken, ConfigKey, DeviceName, RunContext, freeze_mapping
-from hetero_core.devices.watch import find_end_of_wait
 from hetero_core.errors import DeviceUnavailableError
 from hetero_core.hookspecs import hookimpl
-from hetero_core.network.types import ValueSpec
 from hetero_core.remote.device import RemoteDevice
 from hetero_core.remote.failures import restore_failure
 from hetero_core.remote.host import restore_times
-from hetero_core.remote.succession import Link, Succession
+from hetero_core.remote.succession import Link, Session, Succession
 from hetero_core.remote.values import dump_value, load_value
 from hetero_ray.actor import THREADS, HostActor, list_devices
 from hetero_ray.arrays import MEMORY, RayArray, Shipments, get_arrays, pack_values, put_array, unpack_values
@@ -85,6 +83,14 @@ class RayLink(Link):
             raise restore_failure(load_value(answer), f"by device {self._device} on node {self.node.name} of the Ray cluster")
         return load_value(answer), references
 
+    def call(
+        self, question: tuple[str, Any], bulk: Sequence[Any], token: CancelToken | None, end_of_wait: float | None
+    ) -> tuple[Any, Sequence[Any]]:
+        """Returns the actor's answer to an operation, and its buffers. Raises: as `request`."""
+        what = f"answered '{question[0]}'"
+        result, references = self.request("call", dump_value(question), bulk, what=what, token=token, end_of_wait=end_of_wait)
+        return result, tuple(ray.get(references))
+
     def _describe_loss(self, error: Exception) -> str:
         if isinstance(error, ray.exceptions.ActorUnavailableError):
             # Ray waits for a second for its node's report on the end of the actor. Without a report, the node is lost; the cluster
@@ -135,7 +141,6 @@ class RayCarrier(Succession[RayLink]):
         self._name = node
         self._fleet = fleet
         self._shipments = shipments
-        self._sessions = itertools.count(1)
 
     @property
     def place(self) -> str:
@@ -158,50 +163,27 @@ class RayCarrier(Succession[RayLink]):
         """Returns references to buffers in the store of this program's node, which each other node fetches once."""
         return self._shipments.put(buffers)
 
-    def call(
-        self, operation: str, *arguments: Any, bulk: Sequence[Any] = (), token: CancelToken | None = None
-    ) -> tuple[Any, Sequence[Any]]:
-        """Returns the actor's answer and its buffers. Raises: as `RayLink.request`."""
-        link, end_of_wait = self.find_link(), find_end_of_wait()
-        text = dump_value((operation, arguments))
-        result, references = link.request("call", text, bulk, what=f"answered '{operation}'", token=token, end_of_wait=end_of_wait)
-        return result, tuple(ray.get(references))
-
-    def open_session(self, number: int, outputs: tuple[ValueSpec, ...], token: CancelToken) -> RaySession:
+    def open_session(self, loaded: tuple[RayLink, int], token: CancelToken) -> RaySession:
         """Returns the near end of a request; the actor makes its own with the first run."""
-        return RaySession(self, next(self._sessions), number, self.find_link())
+        return RaySession(self, loaded)
 
 
-class RaySession:
+class RaySession(Session[RayLink]):
     """A request: references go to the actor, references come back."""
-
-    copied_bytes = 0
-
-    def __init__(self, carrier: RayCarrier, session: int, network: int, link: RayLink) -> None:
-        self._carrier = carrier
-        self._session = session
-        self._network = network
-        # If the actor is gone, the run fails, and the next run has another session.
-        self._link = link
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs, which stay valid as long as they are referenced. Raises: as `RayLink.request`."""
         profile = context.profile
         places, refs = pack_values(inputs)
-        forgotten = self._carrier.take_forgotten(self._link)
-        text = dump_value((self._session, self._network, forgotten, profile is not None, places))
+        text = dump_value((self.number, self.network, self.link.take_forgotten(), profile is not None, places))
         sent = perf_counter()
-        answer, references = self._link.request("run", text, refs, what="ran a network", token=context.token)
+        answer, references = self.link.request("run", text, refs, what="ran a network", token=context.token)
         began, times, values = answer
-        self._carrier.note_success()
+        self.carrier.note_success()
         if profile is not None:
             # Clocks of machines differ: the run is taken to begin when it was sent; the time of the transfer is ignored.
             restore_times(profile, times, shift=sent - began)
-        return unpack_values(values, references, self._link.node.name)
-
-    def close(self) -> None:
-        """Lets the actor release the request, with a later message."""
-        self._carrier.forget(self._session, self._link)
+        return unpack_values(values, references, self.link.node.name)
 
 
 class RayDevice(RemoteDevice[RayCarrier]):
@@ -217,8 +199,8 @@ class RayDevice(RemoteDevice[RayCarrier]):
         }
     )
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self) -> None:
+        super().__init__()
         self._fleet = Fleet()
         self._bytes_put = self._bytes_got = 0
         self._shipments = Shipments()
