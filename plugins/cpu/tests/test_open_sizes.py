@@ -12,7 +12,7 @@ from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
 from hetero_cpu.plan.planner import Lifetime
 from hetero_cpu.symbols.arrays import OpenArray, broadcast, lay_open
-from hetero_cpu.symbols.evaluation import Evaluator, SizeClass, Sums, Symbol
+from hetero_cpu.symbols.evaluation import Evaluator, SizeClass, Sums
 from hetero_cpu.symbols.sizes import NotOpenError, Scope, evaluate, is_open, largest, least, terms_of
 from hetero_tests.fixed_plans import evaluate_atoms, fix_plan
 from hetero_tests.open_models import make_encoder
@@ -72,9 +72,9 @@ def test_symbolic_results_hold_for_all_sizes_within_the_guards(seed: int) -> Non
     results = _compute(np.random.default_rng(1000 + seed), symbols)
     least, equal, unequal = ([dict(key) for key in kind] for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero))
     guards = [*least, *equal, *unequal]
-    evaluator = Evaluator(scope, [0, 1, 2], [*(terms_of(number) for number in results if not isinstance(number, bool)), *guards])
+    evaluator = Evaluator(scope, [*(terms_of(number) for number in results if not isinstance(number, bool)), *guards])
     guards_by_claim = {">= 0": least, "== 0": equal, "!= 0": unequal}
-    own = SizeClass([Symbol(atom, 0, atom, 2, 1 << 31) for atom in range(3)], [((0,), (1,), (2,))], evaluator, guards_by_claim)
+    own = SizeClass(scope, [symbols], evaluator, guards_by_claim)
     table = evaluator.tabulate([terms_of(number) for number in results])
     sums = Sums(table, np.arange(len(results)))
     rng, covered = np.random.default_rng(2000 + seed), 0

@@ -24,9 +24,9 @@ from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, Planned
 from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.arrays import Memory as OpenMemory
 from hetero_cpu.symbols.arrays import OpenArray, lay_open
-from hetero_cpu.symbols.evaluation import Evaluator, Products, Signature, SizeClass, Sums, Symbol, write_function, write_tuple
-from hetero_cpu.symbols.network import Symbols, compile_shape_constants, expose_shape_constants, open_network
-from hetero_cpu.symbols.sizes import NotOpenError, Scope, is_open, terms_of
+from hetero_cpu.symbols.evaluation import Evaluator, Products, Signature, SizeClass, Sums, write_function, write_tuple
+from hetero_cpu.symbols.network import compile_shape_constants, expose_shape_constants, open_network
+from hetero_cpu.symbols.sizes import NotOpenError, Scope, terms_of
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
@@ -79,10 +79,8 @@ class OpenPlan:
     shape, strides), elements of shape constants, arguments of tables.
     """
 
-    def __init__(
-        self, plan: ExecutionPlan, scope: Scope, shapes: Sequence[Any], symbols: Symbols, shape_constants: ShapeConstants
-    ) -> None:
-        """`shapes`: of the inputs without shape constants. `symbols`: the inputs and axes of each. Raises: NotOpenError."""
+    def __init__(self, plan: ExecutionPlan, scope: Scope, shapes: Sequence[Any], shape_constants: ShapeConstants) -> None:
+        """`shapes`: of the inputs without shape constants. Raises: NotOpenError."""
         self.plan, self.scope, self.shape_constants, self.roots = plan, scope, shape_constants, plan.external.roots
         self.bases = {name: scope.open_base(name) for name in ("", *self.roots)}
         """The symbol of each memory; "" is the arena."""
@@ -108,7 +106,7 @@ class OpenPlan:
         self.outputs = {value: self.place_of_array[id(self.arrays[value])] for value in plan.external.outputs}
         """The places in `laid` of outputs outside of the arena."""
         self.constants = {name: array for name, array in named.items() if name not in self.inside}
-        self._tabulate(shapes, symbols)
+        self._tabulate(shapes)
 
     def _list_parts(self) -> list[OpenArray]:
         """Returns the arrays of functions. Raises: NotOpenError for an array outside of the arena."""
@@ -118,7 +116,7 @@ class OpenPlan:
             raise NotOpenError("a function of memory that lies outside of the arena")
         return parts
 
-    def _tabulate(self, shapes: Sequence[Any], symbols: Symbols) -> None:
+    def _tabulate(self, shapes: Sequence[Any]) -> None:
         scope, shape_constants = self.scope, self.shape_constants
         numbers = [number for call in self.calls for number in call.numbers]
         chunks = [call.chunks for call in self.calls]
@@ -128,9 +126,8 @@ class OpenPlan:
         arena, bases = terms_of(self.plan.arena_bytes), [*self.bases.values(), *scope.tables.values()]
         conditions = {">= 0": scope.at_least_zero, "== 0": scope.equal_zero, "!= 0": scope.not_zero}
         guards = {comparison: [dict(key) for key in kind] for comparison, kind in conditions.items()}
-        evaluator = Evaluator(scope, tuple(symbols), [*together, arena, *(own for kind in guards.values() for own in kind)], bases)
-        written = [Symbol(number, *own[0], *scope.bounds[number]) for number, own in symbols.items()]
-        self.sizes = SizeClass(written, tuple(map(_write_shape, shapes)), evaluator, guards)
+        evaluator = Evaluator(scope, [*together, arena, *(own for kind in guards.values() for own in kind)], bases)
+        self.sizes = SizeClass(scope, shapes, evaluator, guards)
         self.match = self.sizes.match
         self.table = table = evaluator.tabulate(together)
         self.number_count, self.call_count = len(numbers), len(chunks)
@@ -200,13 +197,6 @@ def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
     return write_tuple([_write_elements(shape[1:], sums) for _ in range(shape[0])])
 
 
-def _write_shape(shape: Sequence[Any] | None) -> tuple[int | tuple[int], ...] | None:
-    """Returns a shape with (atom,) for each symbol."""
-    if shape is None:
-        return None
-    return tuple((next(iter(size.terms))[0],) if is_open(size) else int(size) for size in shape)
-
-
 def _bind_step(plan: ExecutionPlan, step: PlannedStep, base: Any, arrays: Mapping[str, Any], calls: list[NativeCall]) -> OpenStep:
     """Returns a step; its calls of machine code are appended to `calls`."""
     if isinstance(step.work, Foreign):
@@ -247,7 +237,7 @@ def _lay_arrays(plan: ExecutionPlan, bases: Mapping[str, Any]) -> dict[str, Any]
 
 def make_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
     """Returns the plan of a set of input shapes, as the plan of a class without symbols."""
-    return OpenPlan(plan, Scope(), signature, {}, ShapeConstants())
+    return OpenPlan(plan, Scope(), signature, ShapeConstants())
 
 
 def make_open_plan(
@@ -266,7 +256,7 @@ def make_open_plan(
     `begin_packing` is called when the consumer has taken all kernels.
     """
     try:
-        opened, symbols, open_shapes = open_network(network, signature, example)
+        opened, open_shapes = open_network(network, signature, example)
         joined, constants = expose_shape_constants(join_open_network(opened, open_shapes.scope))
         plan = build_plan(joined, weights, extensions, workers=workers, scope=open_shapes.scope)
         yield from plan.kernels
@@ -279,7 +269,7 @@ def make_open_plan(
         program, reads = compile_shape_constants(names, open_shapes)
         elements = {name: own for name in dict.fromkeys((*reads, *names)) if (own := open_shapes.elements.get(name)) is not None}
         shapes = [spec.shape for spec in opened.inputs]
-        open_plan = OpenPlan(plan, open_shapes.scope, shapes, symbols, ShapeConstants(names, reads, elements, program))
+        open_plan = OpenPlan(plan, open_shapes.scope, shapes, ShapeConstants(names, reads, elements, program))
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         # A step needs facts of its arrays that open sizes cannot tell: each set of sizes is planned alone then.
         logger.info("network '%s' is planned for each set of sizes: %s: %s", network.name, type(error).__name__, error)

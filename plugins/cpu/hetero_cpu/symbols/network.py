@@ -195,10 +195,6 @@ def find_map_types(node: Node, network: Network) -> dict[str, ValueType] | None:
     return {node.outputs[0]: network.types[node.outputs[0]]}
 
 
-Symbols = dict[int, list[tuple[int, int]]]
-"""The inputs and axes that have each symbol, by its atom."""
-
-
 class ShapeConstant(Initializer):
     """A constant that follows from the sizes of the inputs. Reading its elements pins these sizes."""
 
@@ -246,16 +242,15 @@ class ShapeConstantElements:
         return getattr(np.asarray(self), name)
 
 
-def open_network(network: Network, signature: Signature, example: Network) -> tuple[Network, Symbols, OpenShapes]:
+def open_network(network: Network, signature: Signature, example: Network) -> tuple[Network, OpenShapes]:
     """Returns a network whose open sizes are symbols; `example` is the same network for a set of input shapes.
 
     Raises: NotOpenError.
     """
     scope = Scope()
     inputs: dict[str, Shape] = {}
-    symbols: Symbols = {}
     symbol_of_name: dict[tuple[str, int], Any] = {}
-    for index, (spec, sizes) in enumerate(zip(network.inputs, signature, strict=True)):
+    for spec, sizes in zip(network.inputs, signature, strict=True):
         if sizes is None or spec.dtype in (None, "string"):
             raise NotOpenError("an input that is no array of numbers")
         declared = spec.shape or (None,) * len(sizes)
@@ -267,13 +262,9 @@ def open_network(network: Network, signature: Signature, example: Network) -> tu
             key = (dimension or f"{spec.name}/{axis}", size)
             if key not in symbol_of_name:
                 symbol_of_name[key] = scope.open_size(key[0], size)
-            symbol = symbol_of_name[key]
-            shape.append(symbol)
-            if is_open(symbol):
-                ((number,),) = symbol.terms
-                symbols.setdefault(number, []).append((index, axis))
+            shape.append(symbol_of_name[key])
         inputs[spec.name] = tuple(shape)
-    if not symbols:
+    if not any(map(is_open, symbol_of_name.values())):
         raise NotOpenError("no size is open")
     shapes = OpenShapes(network, inputs, example, scope)
     types = {value: _open_type(known, shapes.shapes.get(value)) for value, known in example.types.items()}
@@ -283,7 +274,7 @@ def open_network(network: Network, signature: Signature, example: Network) -> tu
     general = {node.name: node for node in network.nodes if node.bodies and node.name in shapes.undecided}
     nodes = tuple([general.get(node.name, node) for node in example.nodes])
     opened = replace(example, nodes=nodes, inputs=specs, types=MappingProxyType(types), initializers=MappingProxyType(initializers))
-    return opened, symbols, shapes
+    return opened, shapes
 
 
 def _open_type(known: Any, shape: Shape | None) -> Any:
