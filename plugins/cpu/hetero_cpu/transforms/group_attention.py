@@ -15,19 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_axes, read_integers, read_shape
-from hetero_core.transforms.rewrite import Replacement, replace_nodes
-from hetero_cpu.transforms.microsoft import NodeWriter, is_float, read_input, widen_tables
+from hetero_cpu.transforms.microsoft import is_float, read_input, turn_heads, widen_tables
+from hetero_cpu.transforms.writer import Writer
 
 _RESHAPING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators that keep the numbers of keys."""
@@ -134,18 +132,18 @@ class _Rewriting:
 
     def rewrite(self) -> Network | None:
         """Returns the network with all nodes written as operators of ONNX."""
-        names, types = FreshNames(self.network), dict[str, ValueType]()
-        replacements: dict[str, Replacement] = {}
-        for node in self.nodes:
-            writer = NodeWriter(self.network, names, types, node.name)
-            if not self._write(node, writer):
+        writer = Writer(self.network)
+        for node in self.network.nodes:
+            writer.label, writer.origins = node.name, node.origins
+            if node not in self.nodes:
+                writer.nodes.append(node)
+            elif not self._write(node, writer):
                 return None
-            replacements[node.name] = writer.finish()
-        rewritten = replace_nodes(self.network, lambda node: replacements.get(node.name))
-        inputs = tuple(replace(spec, type=self.caches.get(spec.name, spec.type)) for spec in rewritten.inputs)
-        return replace(rewritten, inputs=inputs, types=MappingProxyType({**rewritten.types, **self.caches}))
+        writer.types.update(self.caches)
+        inputs = tuple(replace(spec, type=self.caches.get(spec.name, spec.type)) for spec in self.network.inputs)
+        return replace(writer.write_network(), inputs=inputs)
 
-    def _write(self, node: Node, writer: NodeWriter) -> bool:
+    def _write(self, node: Node, writer: Writer) -> bool:
         get = node.attributes.get
         heads, groups, window = int(get("num_heads", 0)), int(get("kv_num_heads", 0)), int(get("local_window_size", -1))
         shape, past, is_causal = read_shape(self.network, node.inputs[0]), read_input(node, 3), bool(get("causal", 1))
@@ -191,22 +189,22 @@ class _Rewriting:
         return True
 
     def _lay_heads(
-        self, node: Node, writer: NodeWriter, sizes: tuple[int, int, int], tables: tuple[str, str, int] | None
+        self, node: Node, writer: Writer, sizes: tuple[int, int, int], tables: tuple[str, str, int] | None
     ) -> tuple[str, str, str]:
         """Returns query, key and value by heads, query and key turned; together if they come so."""
         heads, groups, size = sizes
         if not node.inputs[1]:
             both, value = writer.split(writer.lay_heads(node.inputs[0], heads + 2 * groups, size), (heads + groups, groups), 1)
             if tables is not None:
-                both = writer.turn(both, tables[:2], tables[2], size)
+                both = turn_heads(writer, both, tables[:2], tables[2], size)
             query, key = writer.split(both, (heads, groups), 1)
             return query, key, value
         query, key, value = (writer.lay_heads(x, n, size) for x, n in zip(node.inputs[:3], (heads, groups, groups), strict=True))
         if tables is not None:
-            query, key = (writer.turn(x, tables[:2], tables[2], size) for x in (query, key))
+            query, key = (turn_heads(writer, x, tables[:2], tables[2], size) for x in (query, key))
         return query, key, value
 
-    def _find_places(self, node: Node, writer: NodeWriter) -> tuple[str, str, str]:
+    def _find_places(self, node: Node, writer: Writer) -> tuple[str, str, str]:
         """Returns the places of the new keys, and of all keys, and the numbers that they end at."""
         if "places" not in self.derived:
             scalar, zero, step = (writer.add_constant(np.array(x, np.int64)) for x in (2, 0, 1))
@@ -217,7 +215,7 @@ class _Rewriting:
         places: tuple[str, str, str] = self.derived["places"]
         return places
 
-    def _find_tables(self, node: Node, writer: NodeWriter, size: int) -> tuple[str, str, int] | None:
+    def _find_tables(self, node: Node, writer: Writer, size: int) -> tuple[str, str, int] | None:
         """Returns cosines and sines of the new keys, and how many elements of a head they turn."""
         names = read_input(node, 7), read_input(node, 8)
         if names not in self.derived:
@@ -232,7 +230,7 @@ class _Rewriting:
         tables_of_node: tuple[str, str, int] = self.derived[names]
         return tables_of_node
 
-    def _find_mask(self, node: Node, writer: NodeWriter, window: int) -> str:
+    def _find_mask(self, node: Node, writer: Writer, window: int) -> str:
         """Returns 0 for each key that a query may see, and the lowest number for all others."""
         if ("mask", window) not in self.derived:
             new, keys, _ = self._find_places(node, writer)

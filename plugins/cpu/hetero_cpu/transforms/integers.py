@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,12 @@ from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, TensorType, shape_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_cpu.transforms.microsoft import read_input
+from hetero_cpu.transforms.writer import Array, Writer, derive_constant
 
-Array = np.ndarray[Any, Any]
 Shape = tuple[Dimension, ...] | None
 
 EXACT = 1 << 24
@@ -39,14 +37,6 @@ _MOST_PIECES = 16
 
 _LIMITS = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-_SINCE = {
-    **dict.fromkeys(("Add", "Div", "Identity", "Mul", "Sub"), 14),
-    **dict.fromkeys(("AveragePool", "Conv", "Round"), 11),
-    **dict.fromkeys(("MatMulInteger", "ThresholdedRelu"), 10),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), 20),
-    **dict(zip(("GlobalAveragePool", "LeakyRelu", "MultiplyAdd", "Where"), (1, 6, 0, 16), strict=True)),
-}
-"""The versions of the operators that the pass makes; 13 for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +89,13 @@ class Weight:
 
     def hold(self, cut: tuple[slice, ...]) -> Initializer:
         """Returns a part of the numbers as float32, made on first use."""
-
-        def load() -> Array:
-            part = np.ascontiguousarray(self.read()[cut])
-            self.constant.release()
-            return part
-
-        return Initializer("float32", tuple(part.stop - part.start for part in cut), load, is_renewable=True)
+        shape = tuple(part.stop - part.start for part in cut)
+        return derive_constant(self.constant, lambda _: np.ascontiguousarray(self.read()[cut]), shape)
 
     def dequantize(self) -> Initializer:
         """Returns the float32 numbers that the integers stand for, made on first use."""
-
-        def load() -> Array:
-            numbers = self.read(np.int32).astype(np.float32)
-            scale = self.scale if self.scale.size == 1 else _along(self.scale, self.axis, numbers.ndim)
-            self.constant.release()
-            return numbers * scale
-
-        return Initializer("float32", self.shape, load, is_renewable=True)
+        scale = self.scale if self.scale.size == 1 else _along(self.scale, self.axis, len(self.shape))
+        return derive_constant(self.constant, lambda _: self.read(np.int32).astype(np.float32) * scale, self.shape)
 
 
 def _along(values: Array, axis: int, rank: int) -> Array:
@@ -143,25 +122,21 @@ def compute_integers(network: Network) -> Network:
     """Returns the network with its quantized operators as float32 operators on whole numbers; linear, and reads all quantized weights."""
     rewriter = _Rewriter(network)
     for node in network.nodes:
-        rewriter.add(node)
+        rewriter.add_node(node)
     rewritten = rewriter.finish()
     return network if rewritten is None else drop_unread(eliminate_copies(rewritten))
 
 
-class _Rewriter:
+class _Rewriter(Writer):
     """The network as far as it is rewritten. A rule takes a node and returns whether it has made the node's outputs."""
 
     def __init__(self, network: Network) -> None:
-        self.network, self.names = network, FreshNames(network)
-        self.nodes: list[Node] = []
-        self.types = dict(network.types)
-        self.constants = dict(network.initializers)
+        super().__init__(network)
         self.codes: dict[str, Codes] = {}
         self.scaled: dict[str, Scaled] = {}
         self.weights: dict[str, Weight] = {}
         self.pending: set[str] = set()
         """Values of the network that exist as codes or multiples alone."""
-        self.origins: tuple[str, ...] = ()
         self.makers: dict[str, tuple[str, ...]] = {}
         """The origins of the values of the network that rules have made."""
         self.absorbed: dict[str, tuple[str, ...]] = {}
@@ -172,7 +147,7 @@ class _Rewriter:
 
     # The walk.
 
-    def add(self, node: Node) -> None:
+    def add_node(self, node: Node) -> None:
         absorbed = [origin for value in node.inputs for origin in self.absorbed.get(value, ())]
         self.origins = tuple(dict.fromkeys((*absorbed, *node.origins)))
         count = len(self.nodes)
@@ -196,11 +171,7 @@ class _Rewriter:
         """Returns the rewritten network; None if nothing was recognized."""
         for spec in self.network.outputs:
             self.make(spec.name)
-        if not self.is_changed and not self.weights:
-            return None
-        return replace(
-            self.network, nodes=tuple(self.nodes), initializers=MappingProxyType(self.constants), types=MappingProxyType(self.types)
-        )
+        return self.write_network() if self.is_changed or self.weights else None
 
     def make(self, value: str) -> None:
         """Makes a value of the network that exists as codes or as a multiple."""
@@ -220,9 +191,9 @@ class _Rewriter:
         codes = self.codes[value]
         if len(codes.parts) == 1 and codes.zero != 0:
             codes = replace(codes, parts=(self.emit("Add", codes.parts[0], self.read_float(codes.zero), shape=shape),))
-        self.add_integers(codes.parts, codes.dtype, shape, output=value)
+        self.sum_integers(codes.parts, codes.dtype, shape, output=value)
 
-    def add_integers(self, parts: Sequence[str], dtype: str, shape: Shape, output: str = "") -> str:
+    def sum_integers(self, parts: Sequence[str], dtype: str, shape: Shape, output: str = "") -> str:
         """Returns the sum of whole numbers as integers."""
         total, *others = (self.cast(part, dtype, shape, output="" if len(parts) > 1 else output) for part in parts)
         for place, other in enumerate(others, 2):
@@ -235,11 +206,9 @@ class _Rewriter:
     def build(self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any) -> Node:
         """Returns a node of ONNX's own domain; an output without a name gets one, and a type."""
         result = output or self.names.value(f"{inputs[0]}/{op_type}")
-        version = _SINCE.get(op_type, 13)
         if not output:
             self.types[result] = TensorType(dtype, shape)
-        name = self.names.node(f"{result}/{op_type}")
-        return Node(name, op_type, inputs, (result,), "", version or 14, version, MappingProxyType(attributes), (), self.origins)
+        return self.make_node(op_type, inputs, (result,), attributes)
 
     def emit(self, op_type: str, *inputs: str, **more: Any) -> str:
         """Adds a node as `build` returns it, and returns its output."""
@@ -249,7 +218,7 @@ class _Rewriter:
     def write(self, op_type: str, *inputs: str, **more: Any) -> str:
         """Adds the nodes that compute a node as `build` returns it, and returns its output."""
         node = self.build(op_type, *inputs, **more)
-        self.add(node)
+        self.add_node(node)
         return node.outputs[0]
 
     def emit_like(self, node: Node, *inputs: str, shape: Shape) -> str:
@@ -294,8 +263,7 @@ class _Rewriter:
         array = np.asarray(values, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.known:
-            self.known[key] = self.names.value("integers/number")
-            self.constants[self.known[key]] = Initializer.of_array(array)
+            self.known[key] = self.hold(Initializer.of_array(array), self.names.value("integers/number"))
         return self.known[key]
 
     def read_float(self, zero: int | str) -> str:
@@ -352,7 +320,7 @@ class _Rewriter:
         """Returns the sum of whole numbers, rounded once to float32."""
         if len(parts) <= 2:
             return self.emit("Add", *parts, shape=shape) if len(parts) == 2 else parts[0]
-        return self.cast(self.add_integers(parts, "int32", shape), "float32", shape)
+        return self.cast(self.sum_integers(parts, "int32", shape), "float32", shape)
 
     def multiply(self, node: Node, x: Codes, weight: Weight, bias: Array | None = None) -> tuple[tuple[str, ...], int] | None:
         """Returns the parts of a product of whole numbers and the bound of its sum; None if it may be too large.
@@ -414,8 +382,7 @@ class _Rewriter:
         """Returns the name of the whole numbers of a part of a weight."""
         key = (weight.name, weight.is_turned, weight.zero.tobytes(), *((each.start, each.stop) for each in cut))
         if key not in self.known:
-            self.known[key] = self.names.value(f"{weight.name}/numbers")
-            self.constants[self.known[key]] = weight.hold(cut)
+            self.known[key] = self.hold(weight.hold(cut), self.names.value(f"{weight.name}/numbers"))
         return self.known[key]
 
     def read_weight(self, value: str, zero_point: str, scale: Array, axis: int) -> Weight | None:
@@ -820,7 +787,7 @@ def _compute_quantized(state: _Rewriter, node: Node) -> bool:
         inputs.append(_dequantize_bias(state, bias, inputs[0], inputs[1], axis))
     value = state.build(op_type, *inputs, shape=shape, output=output if is_float else "", **attributes)
     if op_type not in _PRODUCTS:
-        state.add(value)
+        state.add_node(value)
     elif (bias and not inputs[2]) or not _multiply_scaled(state, value):
         return False
     if not is_float:
