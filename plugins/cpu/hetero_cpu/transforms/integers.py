@@ -4,8 +4,8 @@
 x ── QuantizeLinear ──> q - zero point ── Conv on whole numbers ──> sum ── scale, round, limit ──> q - zero point ── ...
 ```
 
-A quantized tensor is held as float32 numbers q - zero point (`Codes`); its bytes are made only if another node reads them. A float that
-is a multiple of such numbers is held as numbers and factor (`Scaled`) until a node asks for the float. The weights of a product bound all
+A quantized tensor is held as float32 numbers q - zero point; its bytes are made only if another node reads them. A float that is a
+multiple of such numbers is held as numbers and factor until a node asks for the float. The weights of a product bound all
 of its partial sums; if they may reach 2^24, the depth is cut into pieces. Nodes that are not recognized stay as they are.
 """
 
@@ -40,26 +40,18 @@ _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True, slots=True)
-class Codes:
-    """A tensor of integers: the sum of `parts`, float32 values, is its elements less `zero`.
+class Numbers:
+    """A tensor of integers: the sum of `parts`, float32 values, is its elements less `zero`. Or float32, such a sum times `factor`.
 
     `zero` is a number, or the name of a scalar that a run computes. `ranges`: the limits of the elements less `zero`, for each extreme
-    zero point.
+    zero point. `factor` broadcasts over the sum, whose `dtype` is empty then unless its elements are codes of few bits.
     """
 
     parts: tuple[str, ...]
-    zero: int | str
-    dtype: str
-    ranges: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """A float32 value: `source` times `factor`, which broadcasts over it. `codes` are those of `source` if they are bytes."""
-
-    source: str
-    factor: Array
-    codes: Codes | None = None
+    zero: int | str = 0
+    dtype: str = ""
+    ranges: tuple[tuple[int, int], ...] = ()
+    factor: Array | None = None
     is_positive: bool = False
 
 
@@ -132,8 +124,7 @@ class _Rewriter(Writer):
 
     def __init__(self, network: Network) -> None:
         super().__init__(network)
-        self.codes: dict[str, Codes] = {}
-        self.scaled: dict[str, Scaled] = {}
+        self.held: dict[str, Numbers] = {}
         self.weights: dict[str, Weight] = {}
         self.pending: set[str] = set()
         """Values of the network that exist as codes or multiples alone."""
@@ -184,11 +175,10 @@ class _Rewriter(Writer):
 
     def make_pending(self, value: str) -> None:
         shape = self.shape(value)
-        if value in self.scaled:
-            scaled = self.scaled[value]
-            self.rescale(scaled.source, scaled.factor, shape, is_sum=scaled.codes is None, output=value)
+        codes = self.held[value]
+        if codes.factor is not None:
+            self.rescale(codes.parts[0], codes.factor, shape, is_sum=not codes.dtype, output=value)
             return
-        codes = self.codes[value]
         if len(codes.parts) == 1 and codes.zero != 0:
             codes = replace(codes, parts=(self.emit("Add", codes.parts[0], self.read_float(codes.zero), shape=shape),))
         self.sum_integers(codes.parts, codes.dtype, shape, output=value)
@@ -274,17 +264,17 @@ class _Rewriter(Writer):
         assert codes is not None
         return codes.parts[0]
 
-    def center(self, value: str, zero: int | str | None) -> Codes | None:
+    def center(self, value: str, zero: int | str | None) -> Numbers | None:
         """Returns the elements of a value less a zero point, in a single part; None for types that float32 does not hold."""
-        if zero is None or (value not in self.codes and self.dtype(value) not in _LIMITS):
+        if zero is None or (value not in self.held and self.dtype(value) not in _LIMITS):
             return None
         shape = self.shape(value)
-        codes = self.codes.get(value)
+        codes = self.held.get(value)
         if codes is None:
             dtype = self.dtype(value) or ""
             constant = self.constants.get(value)
             numbers = self.cast(value, "float32", shape) if constant is None else self.number(constant.array)
-            codes = self.codes[value] = Codes((numbers,), 0, dtype, (_LIMITS[dtype],))
+            codes = self.held[value] = Numbers((numbers,), 0, dtype, (_LIMITS[dtype],))
         if len(codes.parts) > 1:
             if (value, "sum", "") not in self.known:
                 self.known[value, "sum", ""] = self.join(codes.parts, shape)
@@ -303,14 +293,11 @@ class _Rewriter(Writer):
             ranges = tuple((low + codes.zero - zero, high + codes.zero - zero) for low, high in codes.ranges)
         else:
             ranges = _open_ranges(codes.dtype, zero)
-        return Codes((self.known[key],), zero, codes.dtype, ranges)
+        return Numbers((self.known[key],), zero, codes.dtype, ranges)
 
-    def keep(self, value: str, known: Codes | Scaled) -> bool:
-        """Notes the codes or the multiple that a value of the network is, which a later reader may ask for."""
-        if isinstance(known, Codes):
-            self.codes[value] = known
-        else:
-            self.scaled[value] = known
+    def keep(self, value: str, numbers: Numbers) -> bool:
+        """Notes the numbers that a value of the network stands for, which a later reader may ask for."""
+        self.held[value] = numbers
         self.pending.add(value)
         return True
 
@@ -322,7 +309,7 @@ class _Rewriter(Writer):
             return self.emit("Add", *parts, shape=shape) if len(parts) == 2 else parts[0]
         return self.cast(self.sum_integers(parts, "int32", shape), "float32", shape)
 
-    def multiply(self, node: Node, x: Codes, weight: Weight, bias: Array | None = None) -> tuple[tuple[str, ...], int] | None:
+    def multiply(self, node: Node, x: Numbers, weight: Weight, bias: Array | None = None) -> tuple[tuple[str, ...], int] | None:
         """Returns the parts of a product of whole numbers and the bound of its sum; None if it may be too large.
 
         `node` is a product of floats with the attributes and the output of the product. bias: whole numbers, one for each output.
@@ -353,7 +340,7 @@ class _Rewriter(Writer):
             parts.append(self.emit_like(node, *inputs, shape=shape))
         return tuple(parts), int(total.max(initial=0))
 
-    def multiply_computed(self, node: Node, a: Codes, b: Codes) -> tuple[tuple[str, ...], int] | None:
+    def multiply_computed(self, node: Node, a: Numbers, b: Numbers) -> tuple[tuple[str, ...], int] | None:
         """Returns the parts of a matrix product of computed whole numbers and the bound of its sum; None if it may be too large."""
         left, shape = self.shape(node.inputs[0]), self.shape(node.outputs[0])
         depth = left[-1] if left and len(left) >= 2 else None
@@ -408,7 +395,7 @@ class _Rewriter(Writer):
             return self.emit("Mul", total, self.number(factor), shape=shape, output=output)
         return self.emit("MultiplyAdd", total, self.number(factor), self.number(summand), shape=shape, output=output)
 
-    def saturate(self, value: str, zero: int, dtype: str, shape: Shape, *, is_positive: bool = False) -> Codes:
+    def saturate(self, value: str, zero: int, dtype: str, shape: Shape, *, is_positive: bool = False) -> Numbers:
         """Returns round(value) + zero limited to a type, less zero. ThresholdedRelu makes NaN the lowest number, as the toolkit does."""
         low, high = _LIMITS[dtype]
         rounded = self.emit("Round", value, shape=shape)
@@ -418,7 +405,7 @@ class _Rewriter(Writer):
         limited = self.emit("Clip", positive, self.number(0), self.number(high - low), shape=shape)
         if zero - low:
             limited = self.emit("Sub", limited, self.number(zero - low), shape=shape)
-        return Codes((limited,), zero, dtype, ((max(low - zero, 0) if is_positive else low - zero, high - zero),))
+        return Numbers((limited,), zero, dtype, ((max(low - zero, 0) if is_positive else low - zero, high - zero),))
 
     def target(self, value: str, default: str) -> tuple[int, str] | None:
         """Returns a constant zero point of a result and its type."""
@@ -477,16 +464,15 @@ def _quantize(state: _Rewriter, node: Node) -> bool:
         return False
     if state.dtype(value) != "float32" or value in state.constants:
         return False
-    (zero, dtype), shape, scaled = target, state.shape(value), state.scaled.get(value)
-    if scaled is None:
+    (zero, dtype), shape, scaled = target, state.shape(value), state.held.get(value)
+    if scaled is None or scaled.factor is None:
         quotient = state.emit("Div", value, state.number(scale), shape=shape)
         maker = state.network.find_producer(value)
         is_positive = maker is not None and maker.op_type == "Relu"
         return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape, is_positive=is_positive))
-    codes = scaled.codes
-    if codes is not None and codes.zero == zero and codes.dtype == dtype and scaled.factor.size == 1 and scaled.factor == scale:
-        return state.keep(node.outputs[0], codes)
-    quotient = state.rescale(scaled.source, scaled.factor / scale, shape, is_sum=codes is None)
+    if scaled.zero == zero and scaled.dtype == dtype and scaled.factor.size == 1 and scaled.factor == scale:
+        return state.keep(node.outputs[0], replace(scaled, factor=None))
+    quotient = state.rescale(scaled.parts[0], scaled.factor / scale, shape, is_sum=not scaled.dtype)
     return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape, is_positive=scaled.is_positive))
 
 
@@ -512,7 +498,7 @@ def _dequantize(state: _Rewriter, node: Node) -> bool:
     if scale is None:
         state.emit("Mul", codes.parts[0], node.inputs[1], shape=state.shape(output), output=output)
         return True
-    return state.keep(output, Scaled(codes.parts[0], scale, codes if codes.dtype in _LIMITS else None))
+    return state.keep(output, replace(codes, dtype=codes.dtype if codes.dtype in _LIMITS else "", factor=scale))
 
 
 def _turn(state: _Rewriter, node: Node) -> bool:
@@ -542,20 +528,20 @@ def _quantize_dynamically(state: _Rewriter, node: Node) -> bool:
     zero_point = state.emit("Round", state.emit("Clip", offset, zero, full, shape=()), shape=())
     name = y_zero or state.names.value(f"{y}/zero")
     state.types[name] = TensorType("uint8", ())
-    state.keep(name, Codes((zero_point,), 0, "uint8", ((0, 255),)))
+    state.keep(name, Numbers((zero_point,), 0, "uint8", ((0, 255),)))
     rounded = state.emit("Round", state.emit("Div", value, scale, shape=shape), shape=shape)
     shifted = state.emit("Add", rounded, zero_point, shape=shape)
     limited = state.emit("Clip", state.emit("ThresholdedRelu", shifted, shape=shape, alpha=0.0), zero, full, shape=shape)
     centered = state.emit("Sub", limited, zero_point, shape=shape)
-    return state.keep(y, Codes((centered,), name, "uint8", _open_ranges("uint8", name)))
+    return state.keep(y, Numbers((centered,), name, "uint8", _open_ranges("uint8", name)))
 
 
 def _convert(state: _Rewriter, node: Node) -> bool:
     """Cast of integers to float32."""
-    codes = state.codes.get(node.inputs[0])
-    if codes is None or node.inputs[0] not in state.pending or node.attributes.get("to") != onnx_of_dtype("float32"):
+    value = node.inputs[0]
+    if value not in state.pending or state.held[value].factor is not None or node.attributes.get("to") != onnx_of_dtype("float32"):
         return False
-    plain = state.center(node.inputs[0], 0)
+    plain = state.center(value, 0)
     assert plain is not None
     state.emit("Identity", plain.parts[0], shape=None, output=node.outputs[0])
     return True
@@ -566,17 +552,18 @@ def _convert(state: _Rewriter, node: Node) -> bool:
 
 def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
     """The product of multiples, as a multiple of an exact product; a bias of floats is added behind."""
-    x, output = state.scaled.get(node.inputs[0]), node.outputs[0]
-    weight, right = state.weights.get(read_input(node, 1)), state.scaled.get(read_input(node, 1))
-    if x is None or x.codes is None or x.codes.dtype not in ("int8", "uint8") or x.factor.size != 1:
+    x, output = state.held.get(node.inputs[0]), node.outputs[0]
+    weight, right = state.weights.get(read_input(node, 1)), state.held.get(read_input(node, 1))
+    if x is None or x.factor is None or x.dtype not in ("int8", "uint8") or x.factor.size != 1:
         return False
     if weight is None:
-        if node.op_type != "MatMul" or right is None or right.codes is None or right.factor.size != 1:
+        if node.op_type != "MatMul" or right is None or right.factor is None or not right.dtype or right.factor.size != 1:
             return False
-        computed = state.multiply_computed(node, x.codes, right.codes)
+        computed = state.multiply_computed(node, x, right)
         if computed is None:
             return False
-        return state.keep(output, Scaled(state.join(computed[0], state.shape(output)), x.factor * right.factor))
+        total = state.join(computed[0], state.shape(output))
+        return state.keep(output, Numbers((total,), factor=x.factor * right.factor))
     rank = len(weight.constant.shape)
     is_image = node.op_type in ("Conv", "ConvTranspose")
     outputs = 0 if node.op_type == "Conv" or node.attributes.get("transB", 0) else 1
@@ -592,14 +579,14 @@ def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
     if bias is None:
         return False
     whole, floats = bias
-    product = state.multiply(node, replace(x.codes, parts=(x.source,)), weight, whole)
+    product = state.multiply(node, x, weight, whole)
     if product is None:
         return False
     shape = state.shape(output)
     axes = rank if is_image else 2
     total, spread = state.join(product[0], shape), _along(factor, 1, axes)
     if floats is None:
-        return state.keep(output, Scaled(total, spread))
+        return state.keep(output, Numbers((total,), factor=spread))
     state.rescale(total, spread, shape, _along(floats, 1, axes), output=output)
     return True
 
@@ -626,8 +613,8 @@ def _read_bias(state: _Rewriter, value: str, factor: Array) -> tuple[Array | Non
 def _move(state: _Rewriter, node: Node) -> bool:
     """The operator moves or picks elements of its first input: it moves numbers, and their zero point and factor stay."""
     value = node.inputs[0]
-    scaled, codes = state.scaled.get(value), state.codes.get(value) if value in state.pending else None
-    if scaled is None and codes is None:
+    numbers = state.held.get(value)
+    if numbers is None or (numbers.factor is None and value not in state.pending):
         return False
     if node.op_type == "MaxPool" and len(node.writes) > 1:
         return False
@@ -635,58 +622,45 @@ def _move(state: _Rewriter, node: Node) -> bool:
     mode, places = (node.attributes.get(name) for name in ("mode", "coordinate_transformation_mode"))
     if node.op_type == "Resize" and (mode not in (None, "nearest") or places == "tf_crop_and_resize"):
         return False
-    if (scaled is not None and scaled.factor.size != 1) or (codes is not None and (len(codes.parts) > 1 or codes.dtype == "int32")):
+    if len(numbers.parts) > 1 or numbers.dtype == "int32" or (numbers.factor is not None and numbers.factor.size != 1):
         return False
     for other in node.inputs[1:]:
         state.make(other)
-    source = scaled.source if scaled is not None else codes.parts[0] if codes is not None else ""
     names = tuple(state.names.value(f"{name}/{node.op_type}") if name else "" for name in node.outputs)
-    state.nodes.append(replace(node, inputs=(source, *node.inputs[1:]), outputs=names, origins=state.origins))
+    state.nodes.append(replace(node, inputs=(*numbers.parts, *node.inputs[1:]), outputs=names, origins=state.origins))
     for name, output in zip(names, node.outputs, strict=True):
-        if not output:
-            continue
-        state.types[name] = TensorType("float32", state.shape(output))
-        if scaled is not None:
-            own = None if scaled.codes is None else replace(scaled.codes, parts=(name,))
-            state.keep(output, replace(scaled, source=name, codes=own))
-        elif codes is not None:
-            state.keep(output, replace(codes, parts=(name,)))
+        if output:
+            state.types[name] = TensorType("float32", state.shape(output))
+            state.keep(output, replace(numbers, parts=(name,)))
     return True
 
 
 def _take_factor_out(state: _Rewriter, node: Node) -> bool:
     """Multiplies behind a mean, or behind a Relu if the factors are positive, in place of before it; says whether it did."""
-    scaled, is_relu = state.scaled.get(node.inputs[0]), node.op_type == "Relu"
-    if scaled is None or not (np.all(scaled.factor > 0) if is_relu else scaled.factor.size == 1):
+    scaled, is_relu = state.held.get(node.inputs[0]), node.op_type == "Relu"
+    if scaled is None or scaled.factor is None or not (np.all(scaled.factor > 0) if is_relu else scaled.factor.size == 1):
         return False
-    result = state.emit_like(node, scaled.source, *node.inputs[1:], shape=state.shape(node.outputs[0]))
-    return state.keep(node.outputs[0], Scaled(result, scaled.factor, is_positive=scaled.is_positive or is_relu))
+    result = state.emit_like(node, *scaled.parts, *node.inputs[1:], shape=state.shape(node.outputs[0]))
+    return state.keep(node.outputs[0], Numbers((result,), factor=scaled.factor, is_positive=scaled.is_positive or is_relu))
 
 
 def _concatenate(state: _Rewriter, node: Node) -> bool:
     """Joins numbers that have the same zero point and factor."""
     if any(value not in state.pending for value in node.inputs):
         return False
-    output = node.outputs[0]
-    codes = [own for value in node.inputs if (own := state.codes.get(value)) and len(own.parts) == 1 and own.dtype in _LIMITS]
-    multiples = [each for value in node.inputs if (each := state.scaled.get(value)) and each.factor.size == 1]
-    are_bytes = _are_alike(codes, node)
-    if not are_bytes and (len(multiples) != len(node.inputs) or len({float(each.factor) for each in multiples}) != 1):
+    held = [state.held[value] for value in node.inputs]
+    if any(len(own.parts) > 1 or (own.factor is not None and own.factor.size > 1) for own in held):
         return False
-    sources = [own.parts[0] for own in codes] if are_bytes else [each.source for each in multiples]
-    joined = state.emit_like(node, *sources, shape=state.shape(output))
-    owned = codes if are_bytes else [each.codes for each in multiples if each.codes is not None]
-    first = None
-    if _are_alike(owned, node):
-        first = replace(owned[0], parts=(joined,), ranges=_open_ranges(owned[0].dtype, owned[0].zero))
-    if are_bytes and first is not None:
-        return state.keep(output, first)
-    return state.keep(output, Scaled(joined, multiples[0].factor, first, all(each.is_positive for each in multiples)))
-
-
-def _are_alike(codes: Sequence[Codes], node: Node) -> bool:
-    """Says whether there are codes for all inputs, with the same zero point."""
-    return len(codes) == len(node.inputs) and len({(own.zero, own.dtype) for own in codes}) == 1
+    first, are_alike = held[0], held[0].dtype in _LIMITS and len({(own.zero, own.dtype) for own in held}) == 1
+    factors = {None if own.factor is None else float(own.factor) for own in held}
+    if len(factors) > 1 or (first.factor is None and not are_alike):
+        return False
+    joined = state.emit_like(node, *(own.parts[0] for own in held), shape=state.shape(node.outputs[0]))
+    is_positive = all(own.is_positive for own in held)
+    numbers = Numbers((joined,), factor=first.factor, is_positive=is_positive)
+    if are_alike:
+        numbers = replace(numbers, zero=first.zero, dtype=first.dtype, ranges=_open_ranges(first.dtype, first.zero))
+    return state.keep(node.outputs[0], numbers)
 
 
 # Products of integers, and the operators on quantized tensors of ONNX and of ONNX Runtime, by the rules of other operators.
@@ -710,7 +684,7 @@ def _keep_integers(state: _Rewriter, node: Node) -> bool:
         if right is None or right.dtype not in ("int8", "uint8"):
             return False
         sums = state.multiply_computed(product, codes, right)
-    return sums is not None and state.keep(node.outputs[0], Codes(sums[0], 0, "int32", ((-sums[1], sums[1]),)))
+    return sums is not None and state.keep(node.outputs[0], Numbers(sums[0], 0, "int32", ((-sums[1], sums[1]),)))
 
 
 def _multiply_to_float(state: _Rewriter, node: Node) -> bool:
@@ -829,8 +803,8 @@ def _dequantize_operand(state: _Rewriter, node: Node, place: int, axis: int, fac
 
 def _dequantize_bias(state: _Rewriter, value: str, x: str, w: str, axis: int) -> str:
     """Returns the bias as floats, along an axis of w; its scale is that of x times that of w. Returns "" if the scales are unknown."""
-    bias, scaled, weight = state.constant(value, "int32"), state.scaled.get(x), state.weights.get(w)
-    if bias is None or scaled is None or weight is None:
+    bias, scaled, weight = state.constant(value, "int32"), state.held.get(x), state.weights.get(w)
+    if bias is None or scaled is None or scaled.factor is None or weight is None:
         return ""
     outputs = weight.constant.shape[axis]
     if bias.shape not in ((), (1,), (outputs,), (1, outputs)):
