@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -56,14 +56,10 @@ class OpenStep:
 
 @dataclass(frozen=True, slots=True)
 class ShapeConstants:
-    """Constants that follow from sizes: their names, the program that computes them, and the values that it reads.
-
-    `elements`: of values whose elements are numbers of the plan.
-    """
+    """Constants that follow from sizes: their names, the program that returns them, and the elements that it reads, with symbols."""
 
     names: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-    elements: Mapping[str, Array] = field(default_factory=dict)
+    elements: tuple[Array, ...] = ()
     program: Program | None = None
 
     @property
@@ -121,7 +117,7 @@ class OpenPlan:
         numbers = [number for call in self.calls for number in call.numbers]
         chunks = [call.chunks for call in self.calls]
         places = [number for array in self.laid for number in (array.address, *array.shape, *array.strides)]
-        elements = [number for own in shape_constants.elements.values() for number in own.reshape(-1)]
+        elements = [number for own in shape_constants.elements for number in own.reshape(-1)]
         together = [*map(terms_of, [*numbers, *chunks, *places, *elements]), *(dict(key) for _, own in scope.tables for key in own)]
         arena, bases = terms_of(self.plan.arena_bytes), [*self.bases.values(), *scope.tables.values()]
         conditions = {">= 0": scope.at_least_zero, "== 0": scope.equal_zero, "!= 0": scope.not_zero}
@@ -154,10 +150,6 @@ class OpenPlan:
         """
         # Sizes of images often share some: those of a height.
         self._tables = tuple((lru_cache(_MOST_TABLES)(make), len(own)) for make, own in scope.tables)
-        place_of_elements = {name: place for place, name in enumerate(shape_constants.elements)}
-        self._constant_reads = [place_of_elements[name] for name in shape_constants.reads]
-        # The place of the elements of each shape constant; None if it is computed.
-        self._constant_elements = [place_of_elements.get(name) for name in shape_constants.names]
 
     def _write_description(self) -> str:
         """Returns the expression of the parts of a description."""
@@ -166,7 +158,7 @@ class OpenPlan:
         for array in self.laid:
             address, *parts = next(sums), *(write_tuple(islice(sums, len(array.shape))) for _ in range(2))
             arrays.append(write_tuple([address, *parts]))
-        elements = write_tuple(_write_elements(own.shape, sums) for own in self.shape_constants.elements.values())
+        elements = write_tuple(_write_elements(own.shape, sums) for own in self.shape_constants.elements)
         return write_tuple([write_tuple(arrays), elements, write_tuple(sums)])
 
     def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
@@ -184,11 +176,7 @@ class OpenPlan:
     def compute_shape_constants(self, elements: Sequence[Any]) -> tuple[Array, ...]:
         """Returns the shape constants; `elements`: as `describe` returns them."""
         program = self.shape_constants.program
-        reads = tuple([np.asarray(elements[index], np.int64) for index in self._constant_reads])
-        computed = iter(() if program is None else program.run(reads))
-        return tuple(
-            [next(computed) if index is None else np.array(elements[index], np.int64) for index in self._constant_elements]
-        )
+        return () if program is None else program.run([np.array(own, np.int64) for own in elements])
 
 
 def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
@@ -266,10 +254,8 @@ def make_open_plan(
         foreign = [step.work for step in plan.steps if isinstance(step.work, Foreign)]
         needed = {value for work in foreign for value in work.reads} | set(plan.places)
         names = tuple(name for name in constants if name in needed)
-        program, reads = compile_shape_constants(names, open_shapes)
-        elements = {name: own for name in dict.fromkeys((*reads, *names)) if (own := open_shapes.elements.get(name)) is not None}
-        shapes = [spec.shape for spec in opened.inputs]
-        open_plan = OpenPlan(plan, open_shapes.scope, shapes, ShapeConstants(names, reads, elements, program))
+        shape_constants = ShapeConstants(names, *compile_shape_constants(names, open_shapes)) if names else ShapeConstants()
+        open_plan = OpenPlan(plan, open_shapes.scope, [spec.shape for spec in opened.inputs], shape_constants)
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         # A step needs facts of its arrays that open sizes cannot tell: each set of sizes is planned alone then.
         logger.info("network '%s' is planned for each set of sizes: %s: %s", network.name, type(error).__name__, error)

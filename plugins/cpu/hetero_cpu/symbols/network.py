@@ -309,8 +309,8 @@ def expose_shape_constants(network: Network) -> tuple[Network, tuple[str, ...]]:
     return exposed, shape_constants
 
 
-def compile_shape_constants(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program | None, tuple[str, ...]]:
-    """Returns the program of shape constants, and the values that it reads, with symbols as elements."""
+def compile_shape_constants(names: Sequence[str], open_shapes: OpenShapes) -> tuple[tuple[Elements, ...], Program]:
+    """Returns the elements that the program of shape constants reads, with symbols, and the program."""
     network, needed, nodes = open_shapes.network, set(names), []
     for node in reversed(network.nodes):
         if needed.isdisjoint(node.writes) or set(node.writes) <= set(open_shapes.elements):
@@ -320,14 +320,12 @@ def compile_shape_constants(names: Sequence[str], open_shapes: OpenShapes) -> tu
     reads = tuple(sorted(value for value in needed if value in open_shapes.elements))
     if any(node.op_type in ("Shape", "Size") for node in nodes):
         raise NotOpenError("a shape of unknown elements")
-    if not nodes:
-        return None, reads
     types, values = network.types, {value for node in nodes for value in node.reads}
     inputs = tuple(ValueSpec(name, TensorType("int64", tuple(open_shapes.elements[name].shape))) for name in reads)
-    computed = (name for name in names if name not in open_shapes.elements)
-    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in computed)
+    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in names)
     constants = {name: network.initializers[name] for name in sorted(values) if name in network.initializers}
     # A kernel with known types does not look at them in each run.
     values.update(value for node in nodes for value in node.writes)
     known = {name: TensorType(own.dtype, None) for name in sorted(values) if isinstance(own := types.get(name), TensorType)}
-    return compile_program(Graph("shape constants", inputs, outputs, tuple(reversed(nodes)), constants, known)), reads
+    program = compile_program(Graph("shape constants", inputs, outputs, tuple(reversed(nodes)), constants, known))
+    return tuple([open_shapes.elements[name] for name in reads]), program
