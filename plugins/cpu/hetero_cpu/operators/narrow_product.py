@@ -286,8 +286,7 @@ def _store_numbers(
     if shifts:
         shift = code.load_scalar(p["shift"])
         values = values + (shift if values.width == 1 else code.spread(shift))
-    store = code.store_bytes if dtype == "int8" else code.store_words
-    store(y, values, mask=mask)
+    code.store_whole(y, values, "bytes" if dtype == "int8" else "words", mask=mask)
 
 
 def plan_narrow_convolution(site: Site) -> Recipe | None:
