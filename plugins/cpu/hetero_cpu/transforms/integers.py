@@ -314,7 +314,10 @@ class _Rewriter(Writer):
 
         `node` is a product of floats with the attributes and the output of the product. bias: whole numbers, one for each output.
         """
-        numbers, shape = weight.read(np.int16), self.shape(node.outputs[0])
+        rank, shape = len(weight.shape), self.shape(node.outputs[0])
+        if weight.constant.dtype not in ("int8", "uint8") or rank < 2 or (rank != 2 and "Conv" not in node.op_type):
+            return None
+        numbers = weight.read(np.int16)
         is_turned = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
         outputs, depth = (0, 1) if is_turned else (1, 0)
         group = int(node.attributes.get("group", 1))
@@ -395,17 +398,21 @@ class _Rewriter(Writer):
             return self.emit("Mul", total, self.number(factor), shape=shape, output=output)
         return self.emit("MultiplyAdd", total, self.number(factor), self.number(summand), shape=shape, output=output)
 
-    def saturate(self, value: str, zero: int, dtype: str, shape: Shape, *, is_positive: bool = False) -> Numbers:
-        """Returns round(value) + zero limited to a type, less zero. ThresholdedRelu makes NaN the lowest number, as the toolkit does."""
+    def saturate(self, value: str, zero: int | str, dtype: str, shape: Shape, *, is_positive: bool = False) -> Numbers:
+        """Returns round(value) + zero limited to a type, less zero; the type of a computed zero is uint8.
+
+        ThresholdedRelu makes NaN the lowest number, as the toolkit does.
+        """
         low, high = _LIMITS[dtype]
-        rounded = self.emit("Round", value, shape=shape)
-        if zero - low:
-            rounded = self.emit("Add", rounded, self.number(zero - low), shape=shape)
+        rounded, shift = self.emit("Round", value, shape=shape), self.read_float(zero if isinstance(zero, str) else zero - low)
+        if zero != low:
+            rounded = self.emit("Add", rounded, shift, shape=shape)
         positive = self.emit("ThresholdedRelu", rounded, shape=shape, alpha=0.0)
         limited = self.emit("Clip", positive, self.number(0), self.number(high - low), shape=shape)
-        if zero - low:
-            limited = self.emit("Sub", limited, self.number(zero - low), shape=shape)
-        return Numbers((limited,), zero, dtype, ((max(low - zero, 0) if is_positive else low - zero, high - zero),))
+        if zero != low:
+            limited = self.emit("Sub", limited, shift, shape=shape)
+        ranges = [(max(least, 0) if is_positive else least, most) for least, most in _open_ranges(dtype, zero)]
+        return Numbers((limited,), zero, dtype, tuple(ranges))
 
     def target(self, value: str, default: str) -> tuple[int, str] | None:
         """Returns a constant zero point of a result and its type."""
@@ -529,11 +536,8 @@ def _quantize_dynamically(state: _Rewriter, node: Node) -> bool:
     name = y_zero or state.names.value(f"{y}/zero")
     state.types[name] = TensorType("uint8", ())
     state.keep(name, Numbers((zero_point,), 0, "uint8", ((0, 255),)))
-    rounded = state.emit("Round", state.emit("Div", value, scale, shape=shape), shape=shape)
-    shifted = state.emit("Add", rounded, zero_point, shape=shape)
-    limited = state.emit("Clip", state.emit("ThresholdedRelu", shifted, shape=shape, alpha=0.0), zero, full, shape=shape)
-    centered = state.emit("Sub", limited, zero_point, shape=shape)
-    return state.keep(y, Numbers((centered,), name, "uint8", _open_ranges("uint8", name)))
+    quotient = state.emit("Div", value, scale, shape=shape)
+    return state.keep(y, state.saturate(quotient, name, "uint8", shape))
 
 
 def _convert(state: _Rewriter, node: Node) -> bool:
@@ -564,12 +568,8 @@ def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
             return False
         total = state.join(computed[0], state.shape(output))
         return state.keep(output, Numbers((total,), factor=x.factor * right.factor))
-    rank = len(weight.constant.shape)
-    is_image = node.op_type in ("Conv", "ConvTranspose")
     outputs = 0 if node.op_type == "Conv" or node.attributes.get("transB", 0) else 1
     group = int(node.attributes.get("group", 1))
-    if rank < 2 or (rank != 2 and not is_image) or weight.constant.dtype not in ("int8", "uint8"):
-        return False
     if weight.scale.size > 1 and (weight.axis != outputs or (group > 1 and outputs == 1)):
         return False
     if any(node.attributes.get(name, 1) != 1 for name in ("alpha", "beta")) or node.attributes.get("transA", 0):
@@ -583,7 +583,7 @@ def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
     if product is None:
         return False
     shape = state.shape(output)
-    axes = rank if is_image else 2
+    axes = len(weight.shape)
     total, spread = state.join(product[0], shape), _along(factor, 1, axes)
     if floats is None:
         return state.keep(output, Numbers((total,), factor=spread))
@@ -675,10 +675,7 @@ def _keep_integers(state: _Rewriter, node: Node) -> bool:
     product = state.build(op_type, x, w, shape=state.shape(node.outputs[0]), output=node.outputs[0], **node.attributes)
     if w in state.constants:
         weight = state.read_weight(w, w_zero, np.ones((), np.float32), 0 if op_type == "Conv" else 1)
-        rank = len(state.constants[w].shape)
-        if weight is None or weight.constant.dtype not in ("int8", "uint8") or rank < 2 or (rank != 2 and op_type == "MatMul"):
-            return False
-        sums = state.multiply(product, codes, weight)
+        sums = None if weight is None else state.multiply(product, codes, weight)
     else:
         right = state.center(w, state.zero(w_zero)) if op_type == "MatMul" else None
         if right is None or right.dtype not in ("int8", "uint8"):
