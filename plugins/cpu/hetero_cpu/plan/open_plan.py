@@ -24,7 +24,7 @@ from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, Planned
 from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.arrays import Memory as OpenMemory
 from hetero_cpu.symbols.arrays import OpenArray, lay_open
-from hetero_cpu.symbols.evaluation import Evaluator, Products, Signature, SizeClass, Sums, write_function, write_tuple
+from hetero_cpu.symbols.evaluation import Evaluator, Signature, SizeClass, Sums, write_function, write_tuple
 from hetero_cpu.symbols.network import compile_shape_constants, expose_shape_constants, open_network
 from hetero_cpu.symbols.sizes import NotOpenError, Scope, terms_of
 
@@ -140,7 +140,11 @@ class OpenPlan:
         """The numbers of calls that depend on sizes or on addresses of memory."""
         self.chunk_rows = rows[len(self.rows) :] - self.number_count
         """The calls with chunks that depend on sizes."""
-        self._open_numbers = Sums(table, rows)
+        self.open_numbers = Sums(table, rows)
+        """The numbers of calls in `rows`, and behind them the chunks of those in `chunk_rows`.
+
+        They follow from products, and the begins of the arena, of memories outside and of tables.
+        """
         self.measure_arena: Callable[..., int] = write_function(evaluator.parameters, *evaluator.tabulate([arena]).write([0]))
         """Returns the bytes of the arena for products."""
         self.describe: Callable[..., Description] = write_function(evaluator.parameters, self._write_description())
@@ -160,13 +164,6 @@ class OpenPlan:
             arrays.append(write_tuple([address, *parts]))
         elements = write_tuple(_write_elements(own.shape, sums) for own in self.shape_constants.elements)
         return write_tuple([write_tuple(arrays), elements, write_tuple(sums)])
-
-    def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
-        """Returns the numbers of calls in `rows`, and behind them the chunks of those in `chunk_rows`, for a set of sizes.
-
-        `begins`: of the arena, of memories outside and of tables.
-        """
-        return self._open_numbers.evaluate((*products, *begins))
 
     def bind_tables(self, values: Sequence[int]) -> tuple[Array, ...]:
         """Returns the tables for a set of sizes."""

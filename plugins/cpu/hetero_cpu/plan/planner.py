@@ -360,7 +360,6 @@ class _Builder:
         self.refused: set[str] = set()  # the values held as bytes that a step does not read or write so
         self.steps: list[PlannedStep] = []
         self.last_read: dict[str, int] = {}
-        self.fixed: set[str] = set()
         self.kept: set[str] = set()  # the constants that steps read as they are
         for group in groups:
             self.add_group(group)
@@ -386,8 +385,7 @@ class _Builder:
         else:
             # A zero point is read by products behind the node that subtracts it.
             behind = set(choice.reads).difference(group.reads)
-            self.fixed.update(behind)
-            self.placer.fix(tuple(behind))
+            self.placer.fix(behind)
             self._add_step(group.name_profile(), choice, self.placer.place_outputs(group, choice))
         self.placer.note_readers(group)
         for value in group.reads:
@@ -440,7 +438,6 @@ class _Builder:
         reads = tuple(spec.name for spec in program.inputs)
         if None in placed:
             # The kernel may return a view of its input.
-            self.fixed.update(reads)
             self.placer.fix(reads)
         self._add_step(node, Foreign(program, reads, placed), node.writes)
 
@@ -460,7 +457,7 @@ class _Builder:
     def finish(self) -> ExecutionPlan:
         """Returns the plan with every block placed."""
         end = len(self.steps) + 1
-        for value in (*self.network.names_of_outputs, *self.fixed):
+        for value in (*self.network.names_of_outputs, *self.placer.fixed):
             self.last_read[value] = end
         used = self._drop_unused_inputs()
         spans = self.placer.find_spans(used, self.last_read, end)

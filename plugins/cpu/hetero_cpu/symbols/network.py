@@ -94,7 +94,8 @@ class OpenShapes:
         return SizedNode(node, known, self.read_numbers)
 
     def _infer(self, node: Node) -> None:
-        is_derived = bool(node.writes) and not node.bodies and self._follows_from_shapes(node)
+        constants, is_shape = self.network.initializers, node.op_type in ("Shape", "Size") and not node.domain
+        follows = is_shape or (bool(node.reads) and all(value in self.derived or value in constants for value in node.reads))
         try:
             if node.bodies or (len(node.writes) > 1 and node.op_type in _WITH_INDICES):
                 raise UnknownError(node.op_type)
@@ -106,7 +107,7 @@ class OpenShapes:
         self.shapes.update(
             (value, shape) for value, shape in zip(node.outputs, shapes, strict=False) if value and shape is not None
         )
-        if not is_derived:
+        if not (follows and node.writes) or node.bodies:
             return
         self.derived.update(node.writes)
         self._compute(node)
@@ -121,12 +122,6 @@ class OpenShapes:
     def _read_example(self, value: str) -> tuple[int, ...] | None:
         constant = self._example.initializers.get(value)
         return sizes_of(self._example.type_of(value) if constant is None else constant.type)
-
-    def _follows_from_shapes(self, node: Node) -> bool:
-        if node.op_type in ("Shape", "Size") and not node.domain:
-            return True
-        constants = self.network.initializers
-        return bool(node.reads) and all(value in self.derived or value in constants for value in node.reads)
 
     def _is_fixed(self, value: str) -> bool:
         """Says whether a value is a constant, or follows from sizes that are not open."""
