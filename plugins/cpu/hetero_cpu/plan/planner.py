@@ -367,7 +367,10 @@ class _Builder:
     def add_group(self, group: Group) -> None:
         """Plans a group: by a step function, or node by node."""
         for value in filter(self.late.__contains__, group.reads):
-            self._make_constant(value)
+            self.constants[value] = self.late[value].array
+            if value in self.placer.prototypes:
+                self.placer.prototypes[value] = self.constants[value]
+            self.weights.own(self.late[value])
         choice = self._choose(group)
         if group.epilogue and choice is None:
             for part in group.split():
@@ -392,14 +395,6 @@ class _Builder:
             if self.placer.readers_left[value] == 0 and value in self.constants:
                 self._drop_constant(value)
 
-    def _make_constant(self, value: str) -> None:
-        """Makes a large constant, which a group reads."""
-        constant = self.late[value]
-        self.constants[value] = constant.array
-        if value in self.placer.prototypes:
-            self.placer.prototypes[value] = constant.array
-        self.weights.own(constant)
-
     def _drop_constant(self, value: str) -> None:
         """Takes a large constant out of the plan when no node is left to read it and no step reads it as it is."""
         if self.constants[value].nbytes < _LARGE_CONSTANT or value in self.kept:
@@ -411,18 +406,13 @@ class _Builder:
             self.late.pop(value).release()
 
     def _choose(self, group: Group) -> Choice | None:
-        if group.node.bodies or not self._has_places(group):
+        prototypes, halos = self.placer.prototypes, self.placer.halos
+        have_elements = all(value in prototypes and prototypes[value].size != 0 for value in group.reads)
+        if group.node.bodies or not have_elements or any(value not in self.types for value in group.outputs if value):
             return None
         readers, halo, known = self._list_readers(group), self.placer.find_halo(group.outputs[0]), (self.ranges, self.shifts)
-        prototypes, halos = self.placer.prototypes, self.placer.halos
         site = Site(group, self.types, self.constants, prototypes, self.weights, readers, halos, halo, self.workers, *known)
         return choose_step(site)
-
-    def _has_places(self, group: Group) -> bool:
-        """Says whether all inputs of a group are in the plan and have elements, and its outputs can have places."""
-        prototypes = self.placer.prototypes
-        are_placed = all(value in prototypes and prototypes[value].size != 0 for value in group.reads)
-        return are_placed and all(value in self.types for value in group.outputs if value)
 
     def _list_readers(self, group: Group) -> tuple[str, ...]:
         if not self.network.names_of_outputs.isdisjoint(group.outputs):

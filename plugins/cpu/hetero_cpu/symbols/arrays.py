@@ -29,30 +29,19 @@ class Memory:
 class OpenArray:
     """An array whose sizes may be symbols; `address` is a number, too."""
 
-    __slots__ = ("address", "dtype", "memory", "shape", "strides")
+    __slots__ = ("address", "dtype", "itemsize", "memory", "ndim", "shape", "strides")
 
     def __init__(self, shape: Shape, strides: Shape, dtype: np.dtype[Any], address: Any, memory: Memory) -> None:
         self.shape, self.strides, self.dtype, self.address, self.memory = tuple(shape), tuple(strides), dtype, address, memory
+        self.ndim, self.itemsize = len(self.shape), int(dtype.itemsize)
 
     def _with(self, shape: Sequence[Any], strides: Sequence[Any], address: Any = None) -> OpenArray:
         return OpenArray(tuple(shape), tuple(strides), self.dtype, self.address if address is None else address, self.memory)
-
-    # NumPy's name for the same.
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
 
     @property
     def size(self) -> Any:
         """The number of elements."""
         return prod(self.shape)
-
-    @property
-    def itemsize(self) -> int:
-        """The bytes of an element."""
-        return int(self.dtype.itemsize)
 
     @property
     def nbytes(self) -> Any:

@@ -26,7 +26,7 @@ from hetero_core.network.hints import drop_shape
 from hetero_core.network.inference import infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import rename_node
-from hetero_core.network.types import TensorType, ValueType, shape_of
+from hetero_core.network.types import TensorType, shape_of
 from hetero_core.transforms.constants import RANDOM_OPERATORS, drop_unread, fold_node
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_cpu.transforms.writer import Writer
@@ -204,17 +204,16 @@ class _Unroller(Writer):
         axes = self.add_constant(np.array([axis]))
         self._insert("Concat", tuple([self._insert("Unsqueeze", (value, axes)) for value in values]), output, axis=axis)
 
-    def add_copy(self, owner: Node, node: Node, types: Sequence[ValueType | None], label: str) -> tuple[str, ...]:
-        """Adds a node of a body under new names, and returns its outputs. Raises: _DependsOnRunError after too many nodes.
-
-        `types`: of its outputs; their sizes may change from trip to trip.
-        """
+    def add_copy(self, node: Node, body: Graph, label: str, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Adds a node of a body under new names, and returns its outputs. Raises: _DependsOnRunError after too many nodes."""
         self._count += 1
         if self._count > _MOST_NODES:
             raise _DependsOnRunError
         outputs = tuple([value and self.names.value(f"{label}/{value}") for value in node.outputs])
-        self.types.update({value: drop_shape(own) for value, own in zip(outputs, types, strict=True) if value and own is not None})
-        self.add_node(replace(node, name=self.names.node(f"{label}/{node.name}"), outputs=outputs, origins=owner.origins))
+        # Sizes may change from trip to trip.
+        types = [(value, body.type_of(inner)) for value, inner in zip(outputs, node.outputs, strict=True) if value]
+        self.types.update((value, drop_shape(own)) for value, own in types if own is not None)
+        self.add_node(replace(node, name=self.names.node(f"{label}/{node.name}"), outputs=outputs, origins=origins))
         return outputs
 
     def _join_list(self, node: Node) -> bool:
@@ -255,8 +254,8 @@ class _Trips:
             key = node.name, tuple([renamed.get(value, value) for value in node.reads])
             outputs = self._added.get(key)
             if outputs is None:
-                types, label = [self._body.type_of(value) for value in node.outputs], f"{self._owner.name}/{self._trip}"
-                outputs = self._unroller.add_copy(self._owner, rename_node(node, renamed), types, label)
+                label = f"{self._owner.name}/{self._trip}"
+                outputs = self._unroller.add_copy(rename_node(node, renamed), self._body, label, self._owner.origins)
                 if node.op_type not in RANDOM_OPERATORS and not node.bodies:
                     self._added[key] = outputs
             renamed.update(zip(node.outputs, outputs, strict=True))
