@@ -120,10 +120,9 @@ class OpenPlan:
         elements = [number for own in shape_constants.elements for number in own.reshape(-1)]
         together = [*map(terms_of, [*numbers, *chunks, *places, *elements]), *(dict(key) for _, own in scope.tables for key in own)]
         arena, bases = terms_of(self.plan.arena_bytes), [*self.bases.values(), *scope.tables.values()]
-        conditions = {">= 0": scope.at_least_zero, "== 0": scope.equal_zero, "!= 0": scope.not_zero}
-        guards = {comparison: [dict(key) for key in kind] for comparison, kind in conditions.items()}
-        evaluator = Evaluator(scope, [*together, arena, *(own for kind in guards.values() for own in kind)], bases)
-        self.sizes = SizeClass(scope, shapes, evaluator, guards)
+        guards = [dict(key) for keys in scope.guards.values() for key in keys]
+        evaluator = Evaluator(scope, [*together, arena, *guards], bases)
+        self.sizes = SizeClass(scope, shapes, evaluator)
         self.match = self.sizes.match
         self.table = table = evaluator.tabulate(together)
         self.number_count, self.call_count = len(numbers), len(chunks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,10 @@ class Evaluator:
     def __init__(self, scope: Scope, expressions: Iterable[Terms], bases: Sequence[Size] = ()) -> None:
         """`bases`: where memories begin; behind the products they are columns of tables."""
         products = {product for terms in expressions for product in terms if product}
-        self.products = tuple(sorted(product for product in products if not _is_base(scope, product)))
+        addresses = {product for product in products if scope.has_base({product: 1})}
+        if any(len(product) > 1 for product in addresses):
+            raise NotOpenError("an address in a product")
+        self.products = tuple(sorted(products - addresses))
         self.parameters = [f"p{column}" for column in range(len(self.products))]
         """The names of the products in written functions."""
         columns = [*self.products, *(product for base in bases for product in base.terms)]
@@ -117,29 +120,13 @@ def write_tuple(parts: Iterable[str]) -> str:
     return f"({''.join(f'{part}, ' for part in parts)})"
 
 
-def _is_base(scope: Scope, product: tuple[int, ...]) -> bool:
-    is_base = any(scope.atoms[number].kind == "base" for number in product)
-    if is_base and len(product) > 1:
-        raise NotOpenError("an address in a product")
-    return is_base
-
-
 def _list_atoms(scope: Scope, products: Sequence[tuple[int, ...]]) -> dict[int, Atom]:
     """Returns the atoms that products are made of beside sizes of inputs."""
-    needed: set[int] = set()
-
-    def need(number: int) -> None:
-        if number in needed:
-            return
-        needed.add(number)
-        for part in scope.atoms[number].parts:
-            for product, _ in part:
-                for other in product:
-                    need(other)
-
-    for product in products:
-        for number in product:
-            need(number)
+    needed, waiting = set[int](), [number for product in products for number in product]
+    while waiting:
+        if (number := waiting.pop()) not in needed:
+            needed.add(number)
+            waiting += [other for part in scope.atoms[number].parts for product, _ in part for other in product]
     atoms = {number: atom for number in sorted(needed) if (atom := scope.atoms[number]).kind != "size"}
     if any(atom.kind not in ("quotient", "largest") for atom in atoms.values()):
         raise NotOpenError("a number that no size gives")
@@ -163,14 +150,8 @@ def read_static_signature(inputs: Sequence[ValueSpec]) -> Signature | None:
 class SizeClass:
     """Safe for threads."""
 
-    def __init__(
-        self,
-        scope: Scope,
-        shapes: Sequence[Sequence[Any] | None],
-        evaluator: Evaluator,
-        guards: Mapping[str, Sequence[Terms]],
-    ) -> None:
-        """`shapes`: of each input, with symbols; None if it is no array. `guards`: terms by what holds for each of them."""
+    def __init__(self, scope: Scope, shapes: Sequence[Sequence[Any] | None], evaluator: Evaluator) -> None:
+        """`shapes`: of each input, with symbols; None if it is no array. `evaluator`: with the terms of the scope's guards."""
         self.shapes, self.parameters = shapes, evaluator.parameters
         self.place_of_symbol: dict[int, tuple[int, int]] = {}
         """The first input and axis that have each symbol, by its atom."""
@@ -179,7 +160,9 @@ class SizeClass:
         """The least and the largest value of each symbol."""
         limits = [f"{low} <= a{atom} <= {high}" for atom, (low, high) in zip(self.place_of_symbol, self.bounds, strict=True)]
         claims = [
-            f"{own} {comparison}" for comparison, kind in guards.items() for own in evaluator.tabulate(kind).write(range(len(kind)))
+            f"{own} {claim}"
+            for claim, keys in scope.guards.items()
+            for own in evaluator.tabulate([dict(key) for key in keys]).write(range(len(keys)))
         ]
         lines = [
             *(f"    a{atom} = shapes[{index}][{axis}]" for atom, (index, axis) in self.place_of_symbol.items()),
