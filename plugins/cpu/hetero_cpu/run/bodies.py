@@ -215,7 +215,11 @@ class RepeatedBody:
             return self._program.run(inputs, captured, is_cancelled=is_cancelled, limits=limits)
         values = (*inputs, *captured.values()) if captured else inputs
         signature = tuple([getattr(value, "shape", None) for value in values])
-        executable = self._of_shapes.get(signature) or self._find_open(signature) or self._find(values, signature)
+        executable = self._of_shapes.get(signature)
+        if executable is None and self._of_all is not None:
+            shapes, of_all = self._of_all
+            executable = of_all if list(map(_find_common_shape, shapes, signature)) == shapes else None
+        executable = executable or self._find(values, signature)
         if executable is None:
             return self._program.run(inputs, captured, is_cancelled=is_cancelled)
         if signature in self._of_shapes and (trip := executable.open_trip()) is not None:
@@ -239,13 +243,6 @@ class RepeatedBody:
             executable = self._open(self._write_network(values, shapes))
             self._of_all = shapes, executable
         return executable
-
-    def _find_open(self, signature: Signature) -> _BodyExecutable | None:
-        """Returns the executable of open sizes if it takes these shapes."""
-        if self._of_all is None:
-            return None
-        shapes, executable = self._of_all
-        return executable if list(map(_find_common_shape, shapes, signature)) == shapes else None
 
     def _write_network(self, values: Sequence[Any], shapes: Sequence[Any]) -> Network:
         """Returns the body as a network, with the values that it captures behind its inputs."""

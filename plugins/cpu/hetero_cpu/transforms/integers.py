@@ -169,19 +169,15 @@ class _Rewriter(Writer):
         if value not in self.pending:
             return
         self.pending.discard(value)
-        origins, self.origins = self.origins, self.makers.get(value, self.origins)
-        self.make_pending(value)
-        self.origins = origins
-
-    def make_pending(self, value: str) -> None:
-        shape = self.shape(value)
-        codes = self.held[value]
+        codes, shape, origins = self.held[value], self.shape(value), self.origins
+        self.origins, parts = self.makers.get(value, origins), codes.parts
         if codes.factor is not None:
-            self.rescale(codes.parts[0], codes.factor, shape, is_sum=not codes.dtype, output=value)
-            return
-        if len(codes.parts) == 1 and codes.zero != 0:
-            codes = replace(codes, parts=(self.emit("Add", codes.parts[0], self.read_float(codes.zero), shape=shape),))
-        self.sum_integers(codes.parts, codes.dtype, shape, output=value)
+            self.rescale(parts[0], codes.factor, shape, is_sum=not codes.dtype, output=value)
+        else:
+            if len(parts) == 1 and codes.zero != 0:
+                parts = (self.emit("Add", parts[0], self.read_float(codes.zero), shape=shape),)
+            self.sum_integers(parts, codes.dtype, shape, output=value)
+        self.origins = origins
 
     def sum_integers(self, parts: Sequence[str], dtype: str, shape: Shape, output: str = "") -> str:
         """Returns the sum of whole numbers as integers."""
