@@ -25,7 +25,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_axes, read_integers, read_shape
-from hetero_cpu.transforms.microsoft import is_float, read_input, turn_heads, widen_tables
+from hetero_cpu.transforms.microsoft import read_input, turn_heads, widen_tables
 from hetero_cpu.transforms.writer import Writer
 
 _RESHAPING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -159,7 +159,7 @@ class _Rewriting:
         if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or not groups or heads % groups:
             return False
         floats = [*filter(None, node.inputs[:5])]
-        if not all(is_float(self.network, value) for value in floats):
+        if not all(writer.dtype(value) == "float32" for value in floats):
             return False
         is_packed = not node.inputs[1]
         size, rest = divmod(shape[2], heads + 2 * groups if is_packed else heads)

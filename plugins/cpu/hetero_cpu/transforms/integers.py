@@ -22,7 +22,7 @@ from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import Dimension, TensorType, shape_of
+from hetero_core.network.types import Dimension, TensorType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_cpu.transforms.microsoft import read_input
@@ -217,12 +217,6 @@ class _Rewriter(Writer):
 
     # What is known of values.
 
-    def shape(self, value: str) -> Shape:
-        return shape_of(self.constants[value].type if value in self.constants else self.types.get(value))
-
-    def dtype(self, value: str) -> str | None:
-        return getattr(self.constants[value].type if value in self.constants else self.types.get(value), "dtype", None)
-
     def constant(self, value: str, *dtypes: str) -> Array | None:
         """Returns a constant of one of these element types, by default float32."""
         constant = self.constants.get(value)
@@ -267,8 +261,7 @@ class _Rewriter(Writer):
         shape = self.shape(value)
         codes = self.held.get(value)
         if codes is None:
-            dtype = self.dtype(value) or ""
-            constant = self.constants.get(value)
+            dtype, constant = self.dtype(value), self.constants.get(value)
             numbers = self.cast(value, "float32", shape) if constant is None else self.number(constant.array)
             codes = self.held[value] = Numbers((numbers,), 0, dtype, (_LIMITS[dtype],))
         if len(codes.parts) > 1:
@@ -413,7 +406,7 @@ class _Rewriter(Writer):
     def target(self, value: str, default: str) -> tuple[int, str] | None:
         """Returns a constant zero point of a result and its type."""
         zero, dtype = self.zero(value), self.dtype(value) if value else default
-        return (zero, dtype) if isinstance(zero, int) and dtype in _LIMITS and dtype is not None else None
+        return (zero, dtype) if isinstance(zero, int) and dtype in _LIMITS else None
 
 
 def _open_ranges(dtype: str, zero: int | str) -> tuple[tuple[int, int], ...]:
@@ -730,7 +723,7 @@ def _compute_quantized(state: _Rewriter, node: Node) -> bool:
     op_type, places, result = _QUANTIZED[node.op_type]
     places, output, shape = places or tuple(range(2, len(node.inputs), 3)), node.outputs[0], state.shape(node.outputs[0])
     scale, attributes = read_input(node, result), _read_attributes(node, shape)
-    target = state.target(read_input(node, result + 1), state.dtype(node.inputs[places[0]]) or "")
+    target = state.target(read_input(node, result + 1), state.dtype(node.inputs[places[0]]))
     is_float = node.op_type == "QGemm" and not scale
     if attributes is None or target is None or (state.scale(scale) is None and not is_float):
         return False
@@ -782,7 +775,7 @@ def _read_attributes(node: Node, shape: Shape) -> dict[str, Any] | None:
 def _dequantize_operand(state: _Rewriter, node: Node, place: int, axis: int, factor: Any) -> str | None:
     """Returns the floats of an operand, times a factor; of constants there may be a scale or a zero point for each index of an axis."""
     x, scale, zero = (read_input(node, index) for index in range(place, place + 3))
-    scales, zeros = state.constant(scale), state.constant(zero, *_LIMITS) if zero else np.zeros(1, state.dtype(x))
+    scales, zeros = state.constant(scale), state.constant(zero, *_LIMITS) if zero else np.zeros(1, state.dtype(x) or None)
     if scales is None or zeros is None or max(scales.ndim, zeros.ndim) > 1:
         return None
     if max(scales.size, zeros.size) == 1:

@@ -122,15 +122,10 @@ class _Lifter(Writer):
         return node.op_type in _WHOLE
 
     def _is_line(self, value: str) -> bool:
-        value_type = self.types.get(value)
-        is_float = isinstance(value_type, TensorType) and value_type.dtype == "float32" and value not in self.constants
-        return is_float and value_type.shape is not None and len(value_type.shape) == 3  # type: ignore[union-attr]  # a TensorType
+        return value not in self.constants and self.dtype(value) == "float32" and len(self.shape(value) or ()) == 3
 
     def _name_twin(self, value: str) -> str:
-        value_type, twin = self.types[value], self.names.value(f"{value}/image")
-        assert isinstance(value_type, TensorType)
-        assert value_type.shape is not None
-        batch, channels, length = value_type.shape
+        twin, (batch, channels, length) = self.names.value(f"{value}/image"), self.shape(value) or ()
         self.twins[value], self.types[twin] = twin, TensorType("float32", (batch, channels, 1, length))
         return twin
 

@@ -26,7 +26,7 @@ from hetero_core.network.hints import drop_shape
 from hetero_core.network.inference import infer_types
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import rename_node
-from hetero_core.network.types import TensorType, shape_of
+from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import RANDOM_OPERATORS, drop_unread, fold_node
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_cpu.transforms.writer import Writer
@@ -122,7 +122,7 @@ class _Unroller(Writer):
         """Says whether the branches compute a few single elements of one shape, as a condition of two parts that torch exports."""
         bodies, outer = tuple(node.bodies.values()), {node.inputs[0], *node.captures}
         inner = [constant for body in bodies for constant in body.initializers.values()]
-        shapes = {shape_of(self.types.get(value)) for value in outer} | {constant.shape for constant in inner}
+        shapes = {self.shape(value) for value in outer} | {constant.shape for constant in inner}
         nodes = [own for body in bodies for own in body.nodes]
         are_tensors = all(isinstance(self.types.get(value), TensorType) for value in outer)
         are_plain = len(nodes) <= _MOST_SELECTED and all(own.op_type in _TOTAL and not own.domain for own in nodes)
@@ -150,7 +150,7 @@ class _Unroller(Writer):
             raise _DependsOnRunError
         count = node.attributes["num_scan_inputs"]
         states, scanned = list(node.inputs[:-count]), node.inputs[-count:]
-        shapes = [shape_of(self.types.get(value)) for value in scanned]
+        shapes = [self.shape(value) for value in scanned]
         axes = node.attributes.get("scan_input_axes") or (0,) * count
         lengths = {None if shape is None else shape[axis] for shape, axis in zip(shapes, axes, strict=True)}
         length = lengths.pop()

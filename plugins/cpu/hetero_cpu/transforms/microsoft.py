@@ -20,7 +20,6 @@ import numpy as np
 
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.types import TensorType, shape_of
 from hetero_core.transforms.matching import read_shape
 from hetero_cpu.transforms.writer import Writer, rewrite_operators
 
@@ -58,13 +57,7 @@ def express_in_onnx(network: Network) -> Network:
 
 def _express(network: Network, node: Node, writer: Writer) -> bool:
     floats = [value for place, value in enumerate(node.inputs) if value and place not in _INTEGERS.get(node.op_type, ())]
-    return all(is_float(network, value) for value in floats) and _REWRITERS[node.op_type](network, node, writer)
-
-
-def is_float(network: Network, value: str) -> bool:
-    """Says whether a value is known to be float32."""
-    value_type = network.initializers[value].type if value in network.initializers else network.type_of(value)
-    return isinstance(value_type, TensorType) and value_type.dtype == "float32"
+    return all(writer.dtype(value) == "float32" for value in floats) and _REWRITERS[node.op_type](network, node, writer)
 
 
 def read_input(node: Node, index: int) -> str:
@@ -103,7 +96,7 @@ def _activate(network: Network, node: Node, writer: Writer) -> bool:
 
 
 def _rotate(network: Network, node: Node, writer: Writer) -> bool:
-    attributes, shape, positions = node.attributes, read_shape(network, node.inputs[0]), shape_of(network.type_of(node.inputs[1]))
+    attributes, shape, positions = node.attributes, read_shape(network, node.inputs[0]), writer.shape(node.inputs[1])
     tables = widen_tables(network, *node.inputs[2:4])
     if attributes.get("interleaved", 0) or shape is None or positions is None or len(positions) != 2 or tables is None:
         return False
@@ -166,7 +159,7 @@ def _project(network: Network, node: Node, writer: Writer) -> bool:
     is_quantized = node.op_type == "QAttention"
     heads, x, weight, bias = int(node.attributes.get("num_heads", 0)), *node.inputs[:2], read_input(node, 2)
     mask, past, added = (read_input(node, place) for place in ((5, 8, 9) if is_quantized else (3, 4, 5)))
-    constant, mask_shape = network.initializers.get(weight), shape_of(network.type_of(mask)) if mask else ()
+    constant, mask_shape = network.initializers.get(weight), writer.shape(mask) if mask else ()
     sizes = tuple(node.attributes.get("qkv_hidden_sizes", ()))
     if past or added or any(node.outputs[1:]) or any(node.attributes.get(name, 0) for name in ("do_rotary", "unidirectional")):
         return False
@@ -176,7 +169,7 @@ def _project(network: Network, node: Node, writer: Writer) -> bool:
     if len(widths) != 3 or sum(widths) != constant.shape[1] or any(width % heads for width in widths):
         return False
     # A single axis may hold the ends of rows alone, or the beginnings behind them.
-    if len(mask_shape) == 1 and mask_shape != (shape_of(network.type_of(x)) or ("",))[:1]:
+    if len(mask_shape) == 1 and mask_shape != (writer.shape(x) or ("",))[:1]:
         return False
     if is_quantized:
         scales, zeros = node.inputs[3:5], (read_input(node, 6), read_input(node, 7))

@@ -39,7 +39,7 @@ import numpy as np
 from hetero_core.kernels.registry import TOOLKIT, prepare_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import read_numbers
-from hetero_core.network.types import TensorType, rank_of, shape_of
+from hetero_core.network.types import TensorType, rank_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_axes, read_integers
 from hetero_cpu.transforms.writer import Rewrite, Writer, rewrite_operators
@@ -67,20 +67,20 @@ def rewrite_models(network: Network) -> Network:
 def _rewrite_model(network: Network, node: Node, writer: Writer) -> bool:
     """Adds the nodes of a model of ai.onnx.ml."""
     texts = node.attributes.get("classlabels_strings")
-    if node.op_type == "Scaler" and _is_plain(network, writer, node):
+    if node.op_type == "Scaler" and _is_plain(writer, node):
         offset, scale = (np.array(node.attributes.get(name, (default,)), np.float32) for name, default in _SCALER)
         centered = writer.add("Sub", node.inputs[0], writer.add_constant(offset))
         writer.add("Mul", centered, writer.add_constant(scale), output=node.outputs[0])
     elif node.op_type in _LABELS and texts and node.outputs[0]:
         index = writer.name("index")
-        writer.types[index] = TensorType("int64", shape_of(network.type_of(node.outputs[0])))
+        writer.types[index] = TensorType("int64", writer.shape(node.outputs[0]))
         attributes = {name: value for name, value in node.attributes.items() if name != "classlabels_strings"}
         attributes[_LABELS[node.op_type]] = tuple(range(len(texts)))
         writer.nodes.append(replace(node, outputs=(index, *node.outputs[1:]), attributes=MappingProxyType(attributes)))
         writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
     elif node.op_type == "ArrayFeatureExtractor" and _has_columns(network, node):
         writer.add("Gather", *node.inputs, output=node.outputs[0], axis=1)
-    elif node.op_type == "Binarizer" and (dtype := _read_dtype(network, node)) in _CODES:
+    elif node.op_type == "Binarizer" and (dtype := writer.dtype(node.inputs[0])) in _CODES:
         threshold = _add_floats(writer, dtype, node.attributes.get("threshold", 0.0))
         above = writer.add("Greater", node.inputs[0], threshold)
         writer.add("Cast", above, to=_CODES[dtype], output=node.outputs[0])
@@ -89,13 +89,13 @@ def _rewrite_model(network: Network, node: Node, writer: Writer) -> bool:
         if isinstance(categories[0], str):
             texts, categories = categories, tuple(range(len(categories)))
             place = writer.add("LabelEncoder", x, keys_strings=texts, values_int64s=categories)
-            writer.types[place], x = TensorType("int64", shape_of(network.type_of(x))), place
+            writer.types[place], x = TensorType("int64", writer.shape(x)), place
         column = writer.add("Unsqueeze", x, writer.add_integers(-1))
         is_category = writer.add("Equal", column, writer.add_integers(*categories))
         writer.add("Cast", is_category, to=_CODES["float32"], output=node.outputs[0])
     elif node.op_type == "Imputer":
         return _replace_missing(writer, node, network)
-    elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, writer, node):
+    elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(writer, node):
         return _write_machine(writer, node, network)
     else:
         return False
@@ -318,7 +318,7 @@ def _write_machine(writer: Writer, node: Node, network: Network) -> bool:
     weights = machine.pair_weights if is_classifier else machine.weights
     if is_classifier and machine.post_transform != "NONE":
         return False
-    x, similarity, add_floats = node.inputs[0], machine.similarity, partial(_add_floats, writer, _read_dtype(network, node))
+    x, similarity, add_floats = node.inputs[0], machine.similarity, partial(_add_floats, writer, writer.dtype(node.inputs[0]))
     if similarity is None or similarity.kernel_type == "LINEAR":
         compared, weights = x, weights if similarity is None else similarity.vectors @ weights
     elif similarity.kernel_type == "RBF":
@@ -332,7 +332,7 @@ def _write_machine(writer: Writer, node: Node, network: Network) -> bool:
         own = writer.add("MatMul", writer.add("Mul", rows, rows), add_floats(np.full((len(center), 1), gamma)))
         exponent = writer.add("Sub", writer.add("Sub", products, own), add_floats(gamma * squares))
         # Rounded, the distance of float32 from itself may be negative.
-        is_short = _read_dtype(network, node) == "float32"
+        is_short = writer.dtype(node.inputs[0]) == "float32"
         compared = writer.add("Exp", writer.add("Min", exponent, add_floats(np.zeros(1))) if is_short else exponent)
     else:
         degree = int(similarity.degree) if similarity.kernel_type == "POLY" else 1
@@ -387,19 +387,9 @@ def _add_floats(writer: Writer, dtype: str, array: Any) -> str:
     return writer.add_constant(np.ascontiguousarray(array, dtype))
 
 
-def _read_dtype(network: Network, node: Node) -> str:
-    x = network.type_of(node.inputs[0])
-    return x.dtype or "" if isinstance(x, TensorType) else ""
-
-
-def _is_plain(network: Network, writer: Writer, node: Node) -> bool:
+def _is_plain(writer: Writer, node: Node) -> bool:
     """Says whether a machine reads rows of floats, or a Scaler float32 with a number for each feature, or one for all."""
-    # The type of a node that was rewritten has a shape.
-    value_type, dtype = writer.types.get(node.inputs[0]) or network.type_of(node.inputs[0]), _read_dtype(network, node)
-    if not isinstance(value_type, TensorType) or dtype not in _CODES or not value_type.shape:
-        return False
-    if node.op_type != "Scaler":
-        return len(value_type.shape) == 2
-    if dtype != "float32":
-        return False
-    return all(len(node.attributes.get(name, (default,))) in (1, value_type.shape[-1]) for name, default in _SCALER)
+    shape, dtype = writer.shape(node.inputs[0]), writer.dtype(node.inputs[0])
+    if node.op_type != "Scaler" or not shape:
+        return dtype in _CODES and len(shape or ()) == 2
+    return dtype == "float32" and all(len(node.attributes.get(name, (default,))) in (1, shape[-1]) for name, default in _SCALER)

@@ -137,7 +137,7 @@ class _Widening(Writer):
 
     def _is_cast_to_float32(self, node: Node) -> bool:
         is_cast = node.op_type == "Cast" and not node.domain and self._is_half(node.inputs[0])
-        return is_cast and getattr(self.types.get(node.outputs[0]), "dtype", None) == "float32"
+        return is_cast and self.dtype(node.outputs[0]) == "float32"
 
     def _read_wide(self, value: str, node: Node) -> str:
         """Returns the name of a half's form in float32, which is made if it is not there yet."""

@@ -14,6 +14,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import apply_rule, read_numbers
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
+from hetero_core.network.types import Dimension, shape_of
 
 Array = np.ndarray[Any, Any]
 
@@ -86,6 +87,14 @@ class Writer:
     def name(self, proposal: str) -> str:
         """Returns a new name of a value."""
         return self.names.value(f"{self.label}/{proposal}")
+
+    def shape(self, value: str) -> tuple[Dimension, ...] | None:
+        """Returns the sizes of a value; None if their number is not known."""
+        return shape_of(self.constants[value].type if value in self.constants else self.types.get(value))
+
+    def dtype(self, value: str) -> str:
+        """Returns the element type of a value; empty if it is not known."""
+        return getattr(self.constants[value].type if value in self.constants else self.types.get(value), "dtype", None) or ""
 
     def end_with(self, output: str) -> None:
         """Has the last node make a value that its own output stands for."""
