@@ -463,21 +463,12 @@ class _Builder:
         for index in sorted({*scratch_offsets, *clears}):
             offset = scratch_offsets.get(index, 0)
             self.steps[index] = replace(self.steps[index], scratch_offset=offset, clears=clears.get(index, ()))
-        return ExecutionPlan(
-            tuple(self.steps),
-            {value: place for value, place in self.placer.places.items() if value in used},
-            offsets,
-            {
-                name: array
-                for name, array in self.constants.items()
-                if name in self.placer.prototypes or name in self.network.initializers
-            },
-            tuple(spec.name for spec in self.network.inputs),
-            tuple(spec.name for spec in self.network.outputs),
-            arena_bytes,
-            external,
-            self.placer.joins,
-        )
+        places = {value: place for value, place in self.placer.places.items() if value in used}
+        known = self.placer.prototypes.keys() | self.network.initializers.keys()
+        constants = {name: array for name, array in self.constants.items() if name in known}
+        inputs, outputs = (tuple([spec.name for spec in specs]) for specs in (self.network.inputs, self.network.outputs))
+        steps, joins = tuple(self.steps), self.placer.joins
+        return ExecutionPlan(steps, places, offsets, constants, inputs, outputs, arena_bytes, external, joins)
 
     def _find_outside(self, used: set[str]) -> External:
         """Returns the values that may lie in external memory: large, contiguous in C order, and used only by machine code.

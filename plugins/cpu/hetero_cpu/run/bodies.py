@@ -259,17 +259,9 @@ class RepeatedBody:
         types.update((spec.name, spec.type) for spec in inputs)
         types.update((name, constant.type) for name, constant in constants.items())
         outputs = tuple(replace(spec, type=types.get(spec.name, drop_shape(spec.type))) for spec in graph.outputs)
-        return infer_types(
-            Network(
-                f"{self._node.name}/{graph.name}",
-                inputs,
-                outputs,
-                graph.nodes,
-                MappingProxyType(constants),
-                MappingProxyType(types),
-                opsets=MappingProxyType({node.domain: node.opset for node in graph.nodes}),
-            )
-        )
+        name, opsets = f"{self._node.name}/{graph.name}", MappingProxyType({node.domain: node.opset for node in graph.nodes})
+        known = MappingProxyType(constants), MappingProxyType(types)
+        return infer_types(Network(name, inputs, outputs, graph.nodes, *known, opsets=opsets))
 
 
 def _find_common_shape(shape: _Shape, other: _Shape) -> _Shape:
