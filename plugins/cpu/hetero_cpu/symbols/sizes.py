@@ -394,7 +394,6 @@ def divide(left: Any, right: Any) -> Any:
         above, is_whole = take_out(above, product)
         if is_whole:
             return _divide_by(scope, above, factor)
-        above = terms_of(left)
     if key_of(above) == key_of(below):
         return 1
     return scope.divide(above, below)

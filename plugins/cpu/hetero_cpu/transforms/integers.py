@@ -96,18 +96,14 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 
 
 def is_weight_of_product(node: Node, network: Network) -> bool:
-    """Says whether a node dequantizes a constant that a product reads: its integers are to stay."""
-    if node.op_type != "DequantizeLinear":
-        return False
-    for reader in _list_readers(node.outputs[0], network):
-        readers = _list_readers(reader.outputs[0], network) if reader.op_type == "Transpose" else (reader,)
-        if any(each.op_type in _PRODUCTS and not each.domain for each in readers):
-            return True
-    return False
+    """Says whether a DequantizeLinear makes weights of a product, which may read them turned: their integers are to stay."""
+    readers = _list_readers(node.outputs[0], network)
+    turned = [each for reader in readers if reader.op_type == "Transpose" for each in _list_readers(reader.outputs[0], network)]
+    return any(reader.op_type in _PRODUCTS and not reader.domain for reader in (*readers, *turned))
 
 
-def _list_readers(value: str, network: Network) -> Iterable[Node]:
-    return (network.nodes[index] for index in network.index_of_consumers.get(value, ()))
+def _list_readers(value: str, network: Network) -> list[Node]:
+    return [network.nodes[index] for index in network.index_of_consumers.get(value, ())]
 
 
 def compute_integers(network: Network) -> Network:
