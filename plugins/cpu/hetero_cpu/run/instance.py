@@ -297,8 +297,6 @@ class Instance:
                         external[value], begins[root] = memory.take(shape)
             if begins != self._begins:
                 self._move(begins)
-            if self._appended is not None:
-                self._appended.write()
             if self._silence is not None and context.profile is None and context.limits is None:
                 self._silence.run(self._run_steps)
             else:
