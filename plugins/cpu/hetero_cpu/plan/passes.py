@@ -67,22 +67,16 @@ def specialize_plainly(network: Network, inputs: Sequence[ValueSpec]) -> Network
     types.update((name, constant.type) for name, constant in constants.items())
     nodes: list[Node] = []
     for node in network.nodes:
-        folded = (
-            None
-            if is_turned_for_products(node, network)
-            else fold_node(node, network, constants, evaluate_node, type_of=types.get, room=room)
-        )
+        folded = None
+        if not is_turned_for_products(node, network):
+            folded = fold_node(node, network, constants, evaluate_node, type_of=types.get, room=room)
         if folded is not None:
             room -= sum(constant.nbytes for constant in folded.values())
             constants.update(folded)
             types.update((value, constant.type) for value, constant in folded.items())
             continue
         inferred = find_map_types(node, network) or infer_fixed_node(node, types, constants)
-        if inferred is None or not all(
-            merge_types(network.types[name], value_type) == value_type
-            for name, value_type in inferred.items()
-            if name in network.types
-        ):
+        if inferred is None or any(merge_types(network.types.get(name, own), own) != own for name, own in inferred.items()):
             return None
         types.update(inferred)
         nodes.append(node)

@@ -244,22 +244,15 @@ def open_network(network: Network, signature: Signature, example: Network) -> tu
     """
     scope = Scope()
     inputs: dict[str, Shape] = {}
-    symbol_of_name: dict[tuple[str, int], Any] = {}
     for spec, sizes in zip(network.inputs, signature, strict=True):
         if sizes is None or spec.dtype in (None, "string"):
             raise NotOpenError("an input that is no array of numbers")
         declared = spec.shape or (None,) * len(sizes)
-        shape: list[Any] = []
-        for axis, (size, dimension) in enumerate(zip(sizes, declared, strict=True)):
-            if isinstance(dimension, int):
-                shape.append(size)
-                continue
-            key = (dimension or f"{spec.name}/{axis}", size)
-            if key not in symbol_of_name:
-                symbol_of_name[key] = scope.open_size(key[0], size)
-            shape.append(symbol_of_name[key])
-        inputs[spec.name] = tuple(shape)
-    if not any(map(is_open, symbol_of_name.values())):
+        inputs[spec.name] = tuple(
+            size if isinstance(dimension, int) else scope.open_size(dimension or f"{spec.name}/{axis}", size)
+            for axis, (size, dimension) in enumerate(zip(sizes, declared, strict=True))
+        )
+    if not scope.atoms:
         raise NotOpenError("no size is open")
     shapes = OpenShapes(network, inputs, example, scope)
     types = {value: _open_type(known, shapes.shapes.get(value)) for value, known in example.types.items()}
