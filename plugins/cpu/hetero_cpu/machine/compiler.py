@@ -30,7 +30,7 @@ import importlib_metadata
 import numpy as np
 
 import hetero_core
-from hetero_core.blobs.store import FOLDER, STORE, name_entry, read_brought
+from hetero_core.blobs.store import STORE, name_entry, read_brought
 from hetero_core.devices.processors import grants_flag
 from hetero_core.errors import ConfigValueError
 
@@ -384,11 +384,6 @@ def describe_machine_code() -> str:
     if not find_width():
         return f"no machine code, which needs {_find_obstacle()}"
     return f"machine code for {'AVX-512' if find_width() == 16 else 'AVX2'} by llvmlite {find_llvmlite_version()}"
-
-
-def find_code_folder() -> str:
-    """Returns the name of the private folder in which machine code is kept; empty if none is made."""
-    return FOLDER if find_width() else ""
 
 
 def _find_obstacle() -> str:

@@ -22,7 +22,6 @@ from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.passes import join_open_network
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep, list_actions, may_multiply
 from hetero_cpu.plan.planner import build_plan
-from hetero_cpu.symbols.arrays import Memory as OpenMemory
 from hetero_cpu.symbols.arrays import OpenArray, lay_open
 from hetero_cpu.symbols.evaluation import Evaluator, Signature, SizeClass, Sums, write_function, write_tuple
 from hetero_cpu.symbols.network import compile_shape_constants, expose_shape_constants, open_network
@@ -211,7 +210,7 @@ def _lay_arrays(plan: ExecutionPlan, bases: Mapping[str, Any]) -> dict[str, Any]
                 arrays[value] = place.make(find(place.source))
             else:
                 address = bases[value] if value in bases else bases[""] + plan.offsets[value]
-                arrays[value] = place.lay(lay_open((place.nbytes,), np.uint8, address=address, memory=OpenMemory(value)))
+                arrays[value] = place.lay(lay_open((place.nbytes,), np.uint8, address=address))
         return arrays[value]
 
     for value in plan.places:
