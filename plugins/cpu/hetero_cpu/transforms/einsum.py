@@ -46,7 +46,7 @@ def _express(network: Network, node: Node, writer: Writer) -> bool:
                 if isinstance(size, int) and isinstance(other, int):
                     return False
                 sizes[letter] = None
-    products = _Products(network, sizes, writer)
+    products = _Products(sizes, writer)
     operands = list(zip(node.inputs, terms, strict=True))
     left = operands[0]
     for index, right in enumerate(operands[1:], 2):
@@ -72,7 +72,6 @@ _Operand = tuple[str, str]
 class _Products:
     """Writes products; `sizes` are those of letters. A group of letters is an axis that they share."""
 
-    network: Network
     sizes: dict[str, Dimension]
     writer: Writer
 
@@ -86,7 +85,7 @@ class _Products:
         if not sums:
             return self.writer.add("Mul", self._spread(left, output), self._spread(right, output)), output
         # Constants are packed on the right; else the order of the output decides.
-        are_constant = [operand[0] in self.network.initializers for operand in (left, right)]
+        are_constant = [operand[0] in self.writer.constants for operand in (left, right)]
         if are_constant[0] > are_constant[1] or (
             not are_constant[1] and output and output[-1] in left[1] and output[-1] not in batch
         ):

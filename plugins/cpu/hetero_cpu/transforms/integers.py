@@ -267,17 +267,16 @@ class _Rewriter(Writer):
         if codes.zero == zero:
             return codes
         (numbers,) = codes.parts
-        key = (value, zero)
-        if key not in self.known and isinstance(codes.zero, int) and isinstance(zero, int):
-            self.known[key] = self.emit("Add", numbers, self.number(codes.zero - zero), shape=shape)
+        key, moved = (value, zero), codes.zero - zero if isinstance(codes.zero, int) and isinstance(zero, int) else None
+        if key not in self.known and moved is not None:
+            self.known[key] = self.emit("Add", numbers, self.number(moved), shape=shape)
         elif key not in self.known:
             if codes.zero != 0:
                 numbers = self.emit("Add", numbers, self.read_float(codes.zero), shape=shape)
             self.known[key] = self.emit("Sub", numbers, self.read_float(zero), shape=shape) if zero != 0 else numbers
-        if isinstance(codes.zero, int) and isinstance(zero, int):
-            ranges = tuple((low + codes.zero - zero, high + codes.zero - zero) for low, high in codes.ranges)
-        else:
-            ranges = _open_ranges(codes.dtype, zero)
+        ranges = (
+            _open_ranges(codes.dtype, zero) if moved is None else tuple((low + moved, high + moved) for low, high in codes.ranges)
+        )
         return Numbers((self.known[key],), zero, codes.dtype, ranges)
 
     def keep(self, value: str, numbers: Numbers) -> bool:

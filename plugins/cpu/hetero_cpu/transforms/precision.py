@@ -55,7 +55,9 @@ def widen_halves(network: Network) -> Network:
     widening = _Widening(network)
     for node in network.nodes:
         widening.add_node(node)
-    widened = drop_unread(widening.finish())
+    for spec in network.outputs:
+        widening.read_half(spec.name, None)
+    widened = drop_unread(widening.write_network())
     # onnx does not tell the shapes of operators whose version has no bfloat16, as Conv-11.
     has_open_types = any(shape_of(widened.type_of(value)) is None for node in widened.nodes for value in node.writes)
     return infer_types(widened) if has_open_types else widened
@@ -95,17 +97,11 @@ class _Widening(Writer):
             self.nodes.append(replace(node, inputs=inputs, outputs=outputs))
         else:
             for value in node.captures:
-                self._read_half(value, node)
-            inputs = tuple(self._read_half(value, node) for value in node.inputs)
+                self.read_half(value, node)
+            inputs = tuple(self.read_half(value, node) for value in node.inputs)
             self.nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
             if self._is_cast_to_float32(node):
                 self._wide.setdefault(node.inputs[0], node.outputs[0])
-
-    def finish(self) -> Network:
-        """Returns the network with its outputs in their own types."""
-        for spec in self.network.outputs:
-            self._read_half(spec.name, None)
-        return self.write_network()
 
     def _find_type(self, value: str) -> ValueType | None:
         constant = self.network.initializers.get(value)
@@ -159,7 +155,7 @@ class _Widening(Writer):
         self._made_wide.add(value)
         return name
 
-    def _read_half(self, value: str, node: Node | None) -> str:
+    def read_half(self, value: str, node: Node | None) -> str:
         """Returns the name of a value in the type that the model gives it; a half form is made if it is not there yet."""
         if value not in self._made_wide:
             return value
