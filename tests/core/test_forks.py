@@ -71,7 +71,7 @@ def test_every_lock_of_the_process_is_free_in_a_forked_child() -> None:
     # The search does find locks: these two are certain.
     for known in (
         "hetero_cpu.run.blas._blas.lock",
-        "hetero_cpu.machine.background.COMPILER._lock",
+        "hetero_cpu.machine.background.BACKGROUND._lock",
     ):
         assert known in held
 

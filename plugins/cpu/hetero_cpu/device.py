@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hetero_core.blobs.store import FOLDER
 from hetero_core.contract import BlobCheck, ConfigKey, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.processors import WEIGHTS_ONCE_KEY, describe_host_memory
 from hetero_core.devices.query import query_by_transform, require_all_supported
@@ -15,15 +16,7 @@ from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
-from hetero_cpu.machine.compiler import (
-    AUTO,
-    KERNEL_CHOICES,
-    KERNELS_KEY,
-    NUMPY,
-    choose_kernels,
-    describe_machine_code,
-    find_code_folder,
-)
+from hetero_cpu.machine.compiler import AUTO, KERNEL_CHOICES, KERNELS_KEY, NUMPY, choose_kernels, describe_machine_code, find_width
 
 if TYPE_CHECKING:
     from hetero_cpu.executable import CpuExecutable
@@ -93,7 +86,7 @@ class CpuDevice:
             ),
             "OPTIMIZATION_CAPABILITIES": ("FP32", "FP64", "FP16", "BF16", "INT8"),
             "DEVICE_ARCHITECTURE": platform.machine(),
-            "CODE_FOLDER": find_code_folder,
+            "CODE_FOLDER": lambda: FOLDER if find_width() else "",
             **describe_host_memory(),
         }
 

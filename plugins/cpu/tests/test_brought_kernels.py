@@ -66,11 +66,11 @@ def test_kernel_of_a_wheel_is_found_by_its_text_and_not_compiled(tmp_path: Path,
     write_entry(str(tmp_path / compiler.name_brought(text, level)), translation.translate(text, level))
     monkeypatch.setattr(TRANSLATOR, "translate", lambda text, name: pytest.fail(f"{name} was compiled"))
     own = Compiler()
-    assert own.load_stored([Kernel(NAME, emit)])
+    assert own.load_stored(Kernel(NAME, emit))
     assert run_at(own.compile(Kernel(NAME, emit))) == EXPECTED * compiler.find_width()
     # A later process emits no code.
     assert [path.name.partition("-")[0] for path in (tmp_path / "cache" / "hetero" / FOLDER).iterdir()] == ["name"]
-    assert Compiler().load_stored([Kernel(NAME, None)])
+    assert Compiler().load_stored(Kernel(NAME, None))
 
 
 def test_processor_without_a_flag_of_the_level_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

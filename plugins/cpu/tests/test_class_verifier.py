@@ -120,7 +120,7 @@ def list_faults(opened: OpenPlan, signature: Signature) -> list[str]:
 
 def read_example(opened: OpenPlan) -> Signature:
     """Returns the sizes of the example from which the plan was made."""
-    return write_signature(opened, [opened.scope.values[symbol.atom] for symbol in opened.sizes.symbols])
+    return write_signature(opened, [opened.scope.values[atom] for atom in opened.sizes.place_of_symbol])
 
 
 def test_fault_that_the_example_lacks_is_found_at_other_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

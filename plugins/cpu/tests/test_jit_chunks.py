@@ -59,11 +59,11 @@ def test_several_workers_share_the_larger_of_weights_and_pixels(
 def test_how_far_weights_are_cut_asks_no_open_number_of_rows(rows: int, workers: int) -> None:
     scope = Scope()
     tiling = choose_tiling(scope.open_size("rows", rows), 4096, 16)
-    guards = dict(scope.at_least_zero)
+    guards = dict(scope.guards[">= 0"])
     chunks = choose_chunks(tiling, lines=1, depth=512, pixel_bytes=2048, workers=workers)
     assert (chunks.unit_chunks, int(chunks.count) >= workers) == (1, True)
-    assert scope.at_least_zero == guards
-    assert not scope.equal_zero
+    assert scope.guards[">= 0"] == guards
+    assert not scope.guards["== 0"]
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16])

@@ -66,7 +66,7 @@ def test_kernel_of_another_process_is_loaded_from_the_folder(folder: Path, monke
     Compiler().compile(Kernel(NAME, emit))
     later = Compiler()
     monkeypatch.setattr(compiler, "_emit", lambda kernel: pytest.fail(f"{kernel.name} was emitted"))
-    assert later.load_stored([Kernel(NAME, emit)])
+    assert later.load_stored(Kernel(NAME, emit))
     assert run_at(later.compile(Kernel(NAME, emit))) == EXPECTED * find_width()
 
 
@@ -78,7 +78,7 @@ def test_changed_source_with_equal_output_is_not_compiled(folder: Path, monkeypa
 
 
 def test_kernel_that_is_not_stored_is_missing(folder: Path) -> None:
-    assert not Compiler().load_stored([Kernel(NAME, emit)])
+    assert not Compiler().load_stored(Kernel(NAME, emit))
     assert not list(folder.iterdir())
 
 

@@ -229,7 +229,7 @@ def test_plan_that_waits_for_its_kernels_holds_no_weights(monkeypatch: pytest.Mo
     if not find_width():
         pytest.skip("no machine code is made for this processor")
     ordered: list[Iterator[Any]] = []
-    monkeypatch.setattr(COMPILER, "load_stored", lambda kernels: False)
+    monkeypatch.setattr(COMPILER, "load_stored", lambda kernel: False)
     monkeypatch.setattr(BACKGROUND, "order", lambda kernels, done, **_: ordered.append(kernels))
     weights = Weights(CONVOLUTIONS, SHAPES)
     executable = CpuExecutable(transform_network(weights.network), {}, kernels="AUTO")

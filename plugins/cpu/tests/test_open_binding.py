@@ -51,7 +51,7 @@ def draw_sizes(plan: OpenPlan, rng: np.random.Generator, count: int) -> list[tup
     for _ in range(4000):
         if len(drawn) >= count:
             break
-        sizes = [int(rng.integers(symbol.low, min(symbol.high, 100) + 1)) for symbol in plan.sizes.symbols]
+        sizes = [int(rng.integers(low, min(high, 100) + 1)) for low, high in plan.sizes.bounds]
         if plan.match(write_signature(plan, sizes)) is not None:
             drawn.append(sizes)
             longer = [*sizes[:-1], sizes[-1] + 1]

@@ -12,7 +12,7 @@ from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
 from hetero_cpu.plan.planner import Lifetime
 from hetero_cpu.symbols.arrays import OpenArray, broadcast, lay_open
-from hetero_cpu.symbols.evaluation import Evaluator, SizeClass, Sums, Symbol
+from hetero_cpu.symbols.evaluation import Evaluator, SizeClass, Sums
 from hetero_cpu.symbols.sizes import NotOpenError, Scope, evaluate, is_open, largest, least, terms_of
 from hetero_tests.fixed_plans import evaluate_atoms, fix_plan
 from hetero_tests.open_models import make_encoder
@@ -28,9 +28,9 @@ def _holds(scope: Scope, values: list[int]) -> bool:
         return [evaluate(dict(key), values) for key in kind]
 
     return (
-        all(number >= 0 for number in evaluate_all(scope.at_least_zero))
-        and not any(evaluate_all(scope.equal_zero))
-        and all(evaluate_all(scope.not_zero))
+        all(number >= 0 for number in evaluate_all(scope.guards[">= 0"]))
+        and not any(evaluate_all(scope.guards["== 0"]))
+        and all(evaluate_all(scope.guards["!= 0"]))
         and all(low <= value <= high for (low, high), value in zip(scope.bounds, values, strict=True))
     )
 
@@ -70,11 +70,9 @@ def test_symbolic_results_hold_for_all_sizes_within_the_guards(seed: int) -> Non
     example = [int(number) for number in np.random.default_rng(seed).integers(2, 40, 3)]
     symbols = [scope.open_size(name, size) for name, size in zip("abc", example, strict=True)]
     results = _compute(np.random.default_rng(1000 + seed), symbols)
-    least, equal, unequal = ([dict(key) for key in kind] for kind in (scope.at_least_zero, scope.equal_zero, scope.not_zero))
-    guards = [*least, *equal, *unequal]
-    evaluator = Evaluator(scope, [0, 1, 2], [*(terms_of(number) for number in results if not isinstance(number, bool)), *guards])
-    guards_by_claim = {">= 0": least, "== 0": equal, "!= 0": unequal}
-    own = SizeClass([Symbol(atom, 0, atom, 2, 1 << 31) for atom in range(3)], [((0,), (1,), (2,))], evaluator, guards_by_claim)
+    guards = [dict(key) for keys in scope.guards.values() for key in keys]
+    evaluator = Evaluator(scope, [*(terms_of(number) for number in results if not isinstance(number, bool)), *guards])
+    own = SizeClass(scope, [symbols], evaluator)
     table = evaluator.tabulate([terms_of(number) for number in results])
     sums = Sums(table, np.arange(len(results)))
     rng, covered = np.random.default_rng(2000 + seed), 0
@@ -95,7 +93,7 @@ def test_a_number_that_leaves_is_pinned() -> None:
     for leave in (int, hash, str, float, range, lambda size: np.zeros(size), lambda size: [0] * size, lambda size: f"{size}"):
         scope = Scope()
         leave(scope.open_size("a", 5))
-        assert scope.equal_zero, leave
+        assert scope.guards["== 0"], leave
 
 
 def test_an_address_is_never_asked_for_its_value() -> None:
@@ -178,9 +176,9 @@ def test_blocks_with_overlapping_lifetimes_are_disjoint(seed: int) -> None:
             for earlier in range(index):
                 together = lifetimes[index].begin <= lifetimes[earlier].end and lifetimes[earlier].begin <= lifetimes[index].end
                 assert not together or begin + nbytes <= spans[earlier][0] or sum(spans[earlier]) <= begin
-    assert not scope.at_least_zero
-    assert not scope.equal_zero
-    assert not scope.not_zero
+    assert not scope.guards[">= 0"]
+    assert not scope.guards["== 0"]
+    assert not scope.guards["!= 0"]
 
 
 def _open_encoder() -> OpenPlan | None:

@@ -21,7 +21,7 @@ Fix = Callable[[Any], int]
 
 def read_sizes(opened: OpenPlan, signature: Signature) -> dict[int, int]:
     """Returns the value of each symbol by atom, for input shapes of the plan's class."""
-    return {symbol.atom: (signature[symbol.input] or ())[symbol.axis] for symbol in opened.sizes.symbols}
+    return {atom: (signature[index] or ())[axis] for atom, (index, axis) in opened.sizes.place_of_symbol.items()}
 
 
 def evaluate_atoms(scope: Scope, sizes: Mapping[int, int]) -> list[int]:
@@ -48,10 +48,10 @@ def list_numbers(opened: OpenPlan, products: Products) -> tuple[Array, Array]:
 
 def write_signature(opened: OpenPlan, sizes: Sequence[int]) -> Signature:
     """Returns the input shapes that have these values of the symbols, in their order."""
-    values = dict(zip((symbol.atom for symbol in opened.sizes.symbols), sizes, strict=True))
+    value_of_symbol = dict(zip(opened.sizes.place_of_symbol, sizes, strict=True))
+    values = [value_of_symbol.get(atom, 0) for atom in range(len(opened.scope.atoms))]
     return tuple(
-        None if shape is None else tuple(values[size[0]] if isinstance(size, tuple) else size for size in shape)
-        for shape in opened.sizes.shapes
+        None if shape is None else tuple(evaluate(terms_of(size), values) for size in shape) for shape in opened.sizes.shapes
     )
 
 

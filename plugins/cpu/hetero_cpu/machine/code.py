@@ -97,7 +97,7 @@ class Code:
 
     def call_outside(self, name: str, *arguments: Number | int) -> Number:
         """Calls a function of the C library, int64 to int64; its name has to be imported when the module is linked."""
-        function = self._declare(name, ir.I64, [ir.I64] * len(arguments))
+        function = self.module.declare(name, ir.I64, [ir.I64] * len(arguments))
         return Number(self, self.builder.call(function, [self.number(argument).value for argument in arguments]))
 
     # Values.
@@ -234,7 +234,7 @@ class Code:
         kind, nbytes = _lanes(element, width), _BYTES[element]
         if mask is None:
             return self.builder.load(pointer, kind, nbytes)
-        function = self._declare(f"llvm.masked.load.{_name_kind(kind)}.p0", kind, [ir.POINTER, ir.I32, mask.value.type, kind])
+        function = self.module.declare(f"llvm.masked.load.{_name_kind(kind)}.p0", kind, [ir.POINTER, ir.I32, mask.value.type, kind])
         zeros = ir.write_float(0.0, width) if element is ir.FLOAT else ir.write_integer(kind, 0)
         return self.builder.call(function, [pointer, ir.write_integer(ir.I32, nbytes), mask.value, zeros])
 
@@ -248,7 +248,9 @@ class Code:
         if mask is None:
             self.builder.store(value, pointer, nbytes)
             return
-        function = self._declare(f"llvm.masked.store.{_name_kind(kind)}.p0", ir.VOID, [kind, ir.POINTER, ir.I32, mask.value.type])
+        function = self.module.declare(
+            f"llvm.masked.store.{_name_kind(kind)}.p0", ir.VOID, [kind, ir.POINTER, ir.I32, mask.value.type]
+        )
         self.builder.call(function, [value, pointer, ir.write_integer(ir.I32, nbytes), mask.value])
 
     def load_integers(self, address: Number, offset: int = 0) -> Integers:
@@ -267,22 +269,11 @@ class Code:
         """Returns a vector of zeros."""
         return Integers(self, ir.write_integer(ir.VectorType(ir.I32, self.width), 0))
 
-    def store_bytes(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
-        """Writes whole float32 of 0 to 255 as a byte each; masked elements are not written."""
-        self._store_whole(address, value, ir.I8, "fptosi", mask)
-
-    def _store_whole(self, address: Number, value: Floats, kind: ir.Type, operation: str, mask: Mask | None) -> None:
-        whole = self.builder.convert(operation, value.value, _lanes(ir.I32, value.width))
-        narrow = self.builder.convert("trunc", whole, _lanes(kind, value.width))
+    def store_whole(self, address: Number, value: Floats, form: str, *, mask: Mask | None = None) -> None:
+        """Writes whole float32 as "bytes" (0 to 255) or "words" of 16 bits, or the "lowest" byte of each; masked ones are not written."""
+        whole = self.builder.convert("bitcast" if form == "lowest" else "fptosi", value.value, _lanes(ir.I32, value.width))
+        narrow = self.builder.convert("trunc", whole, _lanes(ir.I16 if form == "words" else ir.I8, value.width))
         self._store(self._point(address, 0), narrow, mask)
-
-    def store_words(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
-        """Writes whole float32 of -32768 to 32767 as 16 bits each; masked elements are not written."""
-        self._store_whole(address, value, ir.I16, "fptosi", mask)
-
-    def store_lowest(self, address: Number, value: Floats, *, mask: Mask | None = None) -> None:
-        """Writes the lowest byte of each float32; masked elements are not written."""
-        self._store_whole(address, value, ir.I8, "bitcast", mask)
 
     def load_bytes(self, address: Number, width: int, *, mask: Mask | None = None) -> Floats:
         """Returns `width` bytes of 0 to 255 as float32; masked elements are zeros and are not read."""
@@ -342,13 +333,13 @@ class Code:
     def multiply_add(self, left: Floats, right: Floats, added: Floats) -> Floats:
         """Returns left * right + added, rounded once."""
         kind = left.value.type
-        function = self._declare(f"llvm.fma.{_name_kind(kind)}", kind, [kind] * 3)
+        function = self.module.declare(f"llvm.fma.{_name_kind(kind)}", kind, [kind] * 3)
         return Floats(self, self.builder.call(function, [left.value, right.value, added.value]))
 
     def call_intrinsic(self, name: str, value: Floats) -> Floats:
         """Returns an intrinsic of LLVM of one operand, as "sqrt", "fabs", "rint"."""
         kind = value.value.type
-        return Floats(self, self.builder.call(self._declare(f"llvm.{name}.{_name_kind(kind)}", kind, [kind]), [value.value]))
+        return Floats(self, self.builder.call(self.module.declare(f"llvm.{name}.{_name_kind(kind)}", kind, [kind]), [value.value]))
 
     def _raise_two(self, exponent: Floats) -> Floats:
         """Returns 2**n for whole n of -126 to 127; of float64, -1022 to 1023."""
@@ -364,7 +355,7 @@ class Code:
         if value.width == 16:
             kind = value.value.type
             name = "llvm.x86.avx512.mask.scalef.ps.512"
-            function = self._declare(name, kind, [kind] * 3 + [ir.I16, ir.I32])
+            function = self.module.declare(name, kind, [kind] * 3 + [ir.I16, ir.I32])
             all_of_them, as_set = ir.write_integer(ir.I16, -1), ir.write_integer(ir.I32, 4)
             return Floats(self, self.builder.call(function, [value.value, exponent.value, value.value, all_of_them, as_set]))
         half = self.call_intrinsic("floor", exponent * 0.5)
@@ -385,7 +376,7 @@ class Code:
     def multiply_bytes(self, left: Integers, right: Integers, total: Integers) -> Integers:
         """Returns total + the sum of four products of unsigned and signed bytes in each lane, exact to 32 bits. Only with VNNI."""
         kind = total.value.type
-        function = self._declare(f"llvm.x86.avx512.vpdpbusd.{32 * self.width}", kind, [kind] * 3)
+        function = self.module.declare(f"llvm.x86.avx512.vpdpbusd.{32 * self.width}", kind, [kind] * 3)
         return Integers(self, self.builder.call(function, [total.value, left.value, right.value]))
 
     def multiply_byte_pairs(self, left: Integers, right: Integers, total: Integers) -> Integers:
@@ -393,7 +384,7 @@ class Code:
         words, octets = ir.VectorType(ir.I16, 2 * self.width), ir.VectorType(ir.I8, 4 * self.width)
         name = "avx512.pmaddubs.w.512" if self.width == 16 else "avx2.pmadd.ub.sw"
         sides = [self.builder.convert("bitcast", side.value, octets) for side in (left, right)]
-        products = self.builder.call(self._declare(f"llvm.x86.{name}", words, [octets] * 2), sides)
+        products = self.builder.call(self.module.declare(f"llvm.x86.{name}", words, [octets] * 2), sides)
         return self._add_word_products([products, ir.write_integer(words, 1)], total)
 
     def multiply_words(self, left: Integers, right: Integers, total: Integers) -> Integers:
@@ -404,13 +395,13 @@ class Code:
     def _add_word_products(self, sides: list[Any], total: Integers) -> Integers:
         kind = total.value.type
         name = "avx512.pmaddw.d.512" if self.width == 16 else "avx2.pmadd.wd"
-        sums = self.builder.call(self._declare(f"llvm.x86.{name}", kind, [side.type for side in sides]), sides)
+        sums = self.builder.call(self.module.declare(f"llvm.x86.{name}", kind, [side.type for side in sides]), sides)
         return Integers(self, self.builder.hide(self.builder.compute("add", total.value, sums)))
 
     def multiply_halves(self, left: Floats, right: Floats, total: Floats) -> Floats:
         """Returns total + the sum of the products of two bfloat16 in each lane, which hold the bits of float32. Only with AVX512_BF16."""
         kind, halves = total.value.type, ir.VectorType(ir.BFLOAT, 2 * self.width)
-        function = self._declare(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.width}", kind, [kind, halves, halves])
+        function = self.module.declare(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.width}", kind, [kind, halves, halves])
         sides = [self.builder.convert("bitcast", side.value, halves) for side in (left, right)]
         return Floats(self, self.builder.call(function, [total.value, *sides]))
 
@@ -441,7 +432,7 @@ class Code:
 
     def _call_tiles(self, name: str, *operands: Any) -> None:
         values = [ir.write_integer(ir.I8, operand) if isinstance(operand, int) else operand for operand in operands]
-        self.builder.call(self._declare(f"llvm.x86.{name}", ir.VOID, [value.type for value in values]), values)
+        self.builder.call(self.module.declare(f"llvm.x86.{name}", ir.VOID, [value.type for value in values]), values)
 
     # Control.
 
@@ -527,7 +518,7 @@ class Code:
 
     def prefetch(self, address: Number, offset: int = 0) -> None:
         """Has a cache line brought into the second cache; nothing happens if the address is not ours."""
-        function = self._declare("llvm.prefetch.p0", ir.VOID, [ir.POINTER, ir.I32, ir.I32, ir.I32])
+        function = self.module.declare("llvm.prefetch.p0", ir.VOID, [ir.POINTER, ir.I32, ir.I32, ir.I32])
         # For reading, kept in the second cache, as numbers.
         self.builder.call(function, [self._point(address, offset), *(ir.write_integer(ir.I32, flag) for flag in (0, 2, 1))])
 
@@ -556,17 +547,14 @@ class Code:
 
     def pause(self) -> None:
         """Tells the processor that the thread waits."""
-        self.builder.call(self._declare("llvm.x86.sse2.pause", ir.VOID, []), [])
+        self.builder.call(self.module.declare("llvm.x86.sse2.pause", ir.VOID, []), [])
 
     def read_cycles(self) -> Number:
         """Returns a counter that grows with time, some two to four in a nanosecond."""
-        return Number(self, self.builder.call(self._declare("llvm.readcyclecounter", ir.I64, []), []))
+        return Number(self, self.builder.call(self.module.declare("llvm.readcyclecounter", ir.I64, []), []))
 
     def _point(self, address: Number, offset: int) -> Any:
         return self.builder.convert("inttoptr", (address + offset).value, ir.POINTER)
-
-    def _declare(self, name: str, result: Any, parameters: list[Any]) -> Any:
-        return self.module.declare(name, result, parameters)
 
 
 def _lanes(kind: ir.Type, width: int) -> ir.Type:

@@ -20,7 +20,6 @@ import os
 import platform
 import struct
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
@@ -31,10 +30,9 @@ import importlib_metadata
 import numpy as np
 
 import hetero_core
-from hetero_core.blobs.store import FOLDER, STORE, name_entry, read_brought
+from hetero_core.blobs.store import STORE, name_entry, read_brought
 from hetero_core.devices.processors import grants_flag
 from hetero_core.errors import ConfigValueError
-from hetero_core.runtime.executors import call_in_child
 
 # Tables of an object file. Source: System V ABI, ELF-64.
 _SECTION = np.dtype(
@@ -246,29 +244,15 @@ def name_brought(text: str, level: str) -> str:
 
 
 class Compiler:
-    """Safe for threads: two threads may compile the same kernel, the first result stays."""
+    """Safe for threads: two threads may compile or map the same kernel, the first result stays."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._addresses: dict[str, int] = {}
 
-    def renew_lock(self) -> None:
-        """Replaces a lock that a thread of the parent may hold, in a forked child; compiled kernels are mapped there, too."""
-        self._lock = threading.Lock()
-
-    def find(self, kernel: Kernel) -> int | None:
-        """Returns the address of a kernel; None if it is not compiled yet."""
-        return self._addresses.get(kernel.name)
-
-    def load_stored(self, kernels: Iterable[Kernel]) -> bool:
-        """Loads those of these kernels that are in the wheel or in the private store; returns whether all of them are there now."""
+    def load_stored(self, kernel: Kernel) -> bool:
+        """Loads a kernel from the wheel or the private store; returns whether it is there now."""
         # Without a wheel's kernels a new name is most likely a new text.
-        missing = [
-            kernel
-            for kernel in dict.fromkeys(kernels)
-            if not self._load_known(kernel) and not (find_level() and self._load_text(kernel, _emit(kernel)))
-        ]
-        return not missing
+        return self._load_known(kernel) or (bool(find_level()) and self._load_text(kernel, _emit(kernel)))
 
     def compile(self, kernel: Kernel) -> int:
         """Returns the address of a kernel, compiled now if it is not yet; takes some 10 to 100 ms then."""
@@ -337,9 +321,7 @@ class Compiler:
         TRANSLATOR.rest()
 
     def _link(self, kernel: Kernel, image: bytes) -> None:
-        with self._lock:
-            if kernel.name not in self._addresses:
-                self._addresses[kernel.name] = load_image(image, kernel.name)
+        self._addresses.setdefault(kernel.name, load_image(image, kernel.name))
 
 
 def _emit(kernel: Kernel) -> str:
@@ -404,11 +386,6 @@ def describe_machine_code() -> str:
     return f"machine code for {'AVX-512' if find_width() == 16 else 'AVX2'} by llvmlite {find_llvmlite_version()}"
 
 
-def find_code_folder() -> str:
-    """Returns the name of the private folder in which machine code is kept; empty if none is made."""
-    return FOLDER if find_width() else ""
-
-
 def _find_obstacle() -> str:
     if _is_known_machine() and find_spec("llvmlite") is None:
         return "the package llvmlite, which hetero-cpu depends on here: pip install hetero-cpu"
@@ -417,5 +394,3 @@ def _find_obstacle() -> str:
 
 COMPILER = Compiler()
 """The compiler of this process; all Cores share its kernels."""
-
-call_in_child(COMPILER.renew_lock)

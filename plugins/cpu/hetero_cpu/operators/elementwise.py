@@ -151,7 +151,7 @@ def store_result(
 ) -> None:
     """Writes a vector of the result of an expression, from an element on."""
     if expression.is_narrow:
-        code.store_lowest(address + element, value, mask=mask)
+        code.store_whole(address + element, value, "lowest", mask=mask)
     else:
         code.store(address + element * FLOAT_BYTES, value, mask=mask)
 

@@ -295,7 +295,7 @@ class _Numbers:
             if shifts:
                 shift = code.load_scalar(p["shift"])
                 values = values + (shift if values.width == 1 else code.spread(shift))
-            (code.store_bytes if self.dtype == "int8" else code.store_words)(y, values, mask=mask)
+            code.store_whole(y, values, "bytes" if self.dtype == "int8" else "words", mask=mask)
 
     def copy(self, code: Code, p: dict[str, Number], x: Number, y: Number, count: Number) -> None:
         """Copies numbers that lie side by side."""

@@ -387,7 +387,7 @@ def _emit_codes(
             number = code.call_intrinsic("rint", x / wide_scale) + wide_zero
             number = nothing.at_least(number).at_most(float(_CODES))  # NaN becomes 0
             if are_bytes:
-                code.store_bytes(target + element, number, mask=mask)
+                code.store_whole(target + element, number, "bytes", mask=mask)
             else:
                 code.store(target + element * FLOAT_BYTES, number - wide_zero, mask=mask)
 

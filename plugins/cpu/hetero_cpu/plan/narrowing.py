@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from types import MappingProxyType
 
 import ml_dtypes
 
+from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import drop_unread
 from hetero_cpu.machine.compiler import find_half_products
 from hetero_cpu.operators.images import is_whole
-from hetero_cpu.transforms.precision import cast_node, convert_constant
+from hetero_cpu.transforms.precision import convert_constant
+from hetero_cpu.transforms.writer import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -37,32 +37,25 @@ def narrow_products(network: Network) -> Network:
     if not find_half_products():
         logger.warning("CPU does not multiply bfloat16 on this processor; network '%s' is computed in float32", network.name)
         return network
-    names, types, constants = FreshNames(network), dict(network.types), dict(network.initializers)
-    nodes: list[Node] = []
-    narrowed: dict[str, str] = {}
+    writer, narrowed = Writer(network), dict[str, str]()
     for node in network.nodes:
         if not _is_narrowed(node, network):
-            nodes.append(node)
+            writer.nodes.append(node)
             continue
-        x, w = node.inputs[:2]
+        (x, w), writer.origins = node.inputs[:2], node.origins
         if x not in narrowed:
             source = network.types[x]
             narrowed[x] = x
             for dtype in ("bfloat16", "float32"):
-                value = names.value(f"{x}/{dtype}")
-                nodes.append(cast_node(names.node(f"cast/{value}"), narrowed[x], value, dtype, node.origins))
-                types[value] = TensorType(dtype, source.shape if isinstance(source, TensorType) else None)
+                value = writer.names.value(f"{x}/{dtype}")
+                writer.nodes.append(writer.make_node("Cast", (narrowed[x],), (value,), {"to": onnx_of_dtype(dtype)}))
+                writer.types[value] = TensorType(dtype, source.shape if isinstance(source, TensorType) else None)
                 narrowed[x] = value
         if w not in narrowed:
-            narrowed[w] = names.value(f"{w}/bfloat16")
-            constants[narrowed[w]] = convert_constant(
-                network.initializers[w], lambda own: own.astype(ml_dtypes.bfloat16).astype("f4")
-            )
-        nodes.append(replace(node, inputs=(narrowed[x], narrowed[w], *node.inputs[2:])))
-    if not narrowed:
-        return network
-    changed = replace(network, nodes=tuple(nodes), types=MappingProxyType(types), initializers=MappingProxyType(constants))
-    return drop_unread(changed)
+            rounded = convert_constant(network.initializers[w], lambda own: own.astype(ml_dtypes.bfloat16).astype("f4"))
+            narrowed[w] = writer.hold(rounded, writer.names.value(f"{w}/bfloat16"))
+        writer.nodes.append(replace(node, inputs=(narrowed[x], narrowed[w], *node.inputs[2:])))
+    return drop_unread(writer.write_network()) if narrowed else network
 
 
 def _is_narrowed(node: Node, network: Network) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,10 @@ from hetero_cpu.operators.weights import PackedWeights
 from hetero_cpu.plan.passes import join_open_network
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep, list_actions, may_multiply
 from hetero_cpu.plan.planner import build_plan
-from hetero_cpu.symbols.arrays import Memory as OpenMemory
 from hetero_cpu.symbols.arrays import OpenArray, lay_open
-from hetero_cpu.symbols.evaluation import Evaluator, Products, Signature, SizeClass, Sums, Symbol, write_function, write_tuple
-from hetero_cpu.symbols.network import Symbols, compile_shape_constants, expose_shape_constants, open_network
-from hetero_cpu.symbols.sizes import NotOpenError, Scope, is_open, terms_of
+from hetero_cpu.symbols.evaluation import Evaluator, Signature, SizeClass, Sums, write_function, write_tuple
+from hetero_cpu.symbols.network import compile_shape_constants, expose_shape_constants, open_network
+from hetero_cpu.symbols.sizes import NotOpenError, Scope, terms_of
 
 if TYPE_CHECKING:
     from hetero_core.kernels.execution import Program
@@ -56,14 +55,10 @@ class OpenStep:
 
 @dataclass(frozen=True, slots=True)
 class ShapeConstants:
-    """Constants that follow from sizes: their names, the program that computes them, and the values that it reads.
-
-    `elements`: of values whose elements are numbers of the plan.
-    """
+    """Constants that follow from sizes: their names, the program that returns them, and the elements that it reads, with symbols."""
 
     names: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
-    elements: Mapping[str, Array] = field(default_factory=dict)
+    elements: tuple[Array, ...] = ()
     program: Program | None = None
 
     @property
@@ -79,10 +74,8 @@ class OpenPlan:
     shape, strides), elements of shape constants, arguments of tables.
     """
 
-    def __init__(
-        self, plan: ExecutionPlan, scope: Scope, shapes: Sequence[Any], symbols: Symbols, shape_constants: ShapeConstants
-    ) -> None:
-        """`shapes`: of the inputs without shape constants. `symbols`: the inputs and axes of each. Raises: NotOpenError."""
+    def __init__(self, plan: ExecutionPlan, scope: Scope, shapes: Sequence[Any], shape_constants: ShapeConstants) -> None:
+        """`shapes`: of the inputs without shape constants. Raises: NotOpenError."""
         self.plan, self.scope, self.shape_constants, self.roots = plan, scope, shape_constants, plan.external.roots
         self.bases = {name: scope.open_base(name) for name in ("", *self.roots)}
         """The symbol of each memory; "" is the arena."""
@@ -108,7 +101,7 @@ class OpenPlan:
         self.outputs = {value: self.place_of_array[id(self.arrays[value])] for value in plan.external.outputs}
         """The places in `laid` of outputs outside of the arena."""
         self.constants = {name: array for name, array in named.items() if name not in self.inside}
-        self._tabulate(shapes, symbols)
+        self._tabulate(shapes)
 
     def _list_parts(self) -> list[OpenArray]:
         """Returns the arrays of functions. Raises: NotOpenError for an array outside of the arena."""
@@ -118,19 +111,17 @@ class OpenPlan:
             raise NotOpenError("a function of memory that lies outside of the arena")
         return parts
 
-    def _tabulate(self, shapes: Sequence[Any], symbols: Symbols) -> None:
+    def _tabulate(self, shapes: Sequence[Any]) -> None:
         scope, shape_constants = self.scope, self.shape_constants
         numbers = [number for call in self.calls for number in call.numbers]
         chunks = [call.chunks for call in self.calls]
         places = [number for array in self.laid for number in (array.address, *array.shape, *array.strides)]
-        elements = [number for own in shape_constants.elements.values() for number in own.reshape(-1)]
+        elements = [number for own in shape_constants.elements for number in own.reshape(-1)]
         together = [*map(terms_of, [*numbers, *chunks, *places, *elements]), *(dict(key) for _, own in scope.tables for key in own)]
         arena, bases = terms_of(self.plan.arena_bytes), [*self.bases.values(), *scope.tables.values()]
-        conditions = {">= 0": scope.at_least_zero, "== 0": scope.equal_zero, "!= 0": scope.not_zero}
-        guards = {comparison: [dict(key) for key in kind] for comparison, kind in conditions.items()}
-        evaluator = Evaluator(scope, tuple(symbols), [*together, arena, *(own for kind in guards.values() for own in kind)], bases)
-        written = [Symbol(number, *own[0], *scope.bounds[number]) for number, own in symbols.items()]
-        self.sizes = SizeClass(written, tuple(map(_write_shape, shapes)), evaluator, guards)
+        guards = [dict(key) for keys in scope.guards.values() for key in keys]
+        evaluator = Evaluator(scope, [*together, arena, *guards], bases)
+        self.sizes = SizeClass(scope, shapes, evaluator)
         self.match = self.sizes.match
         self.table = table = evaluator.tabulate(together)
         self.number_count, self.call_count = len(numbers), len(chunks)
@@ -147,7 +138,11 @@ class OpenPlan:
         """The numbers of calls that depend on sizes or on addresses of memory."""
         self.chunk_rows = rows[len(self.rows) :] - self.number_count
         """The calls with chunks that depend on sizes."""
-        self._open_numbers = Sums(table, rows)
+        self.open_numbers = Sums(table, rows)
+        """The numbers of calls in `rows`, and behind them the chunks of those in `chunk_rows`.
+
+        They follow from products, and the begins of the arena, of memories outside and of tables.
+        """
         self.measure_arena: Callable[..., int] = write_function(evaluator.parameters, *evaluator.tabulate([arena]).write([0]))
         """Returns the bytes of the arena for products."""
         self.describe: Callable[..., Description] = write_function(evaluator.parameters, self._write_description())
@@ -157,10 +152,6 @@ class OpenPlan:
         """
         # Sizes of images often share some: those of a height.
         self._tables = tuple((lru_cache(_MOST_TABLES)(make), len(own)) for make, own in scope.tables)
-        place_of_elements = {name: place for place, name in enumerate(shape_constants.elements)}
-        self._constant_reads = [place_of_elements[name] for name in shape_constants.reads]
-        # The place of the elements of each shape constant; None if it is computed.
-        self._constant_elements = [place_of_elements.get(name) for name in shape_constants.names]
 
     def _write_description(self) -> str:
         """Returns the expression of the parts of a description."""
@@ -169,15 +160,8 @@ class OpenPlan:
         for array in self.laid:
             address, *parts = next(sums), *(write_tuple(islice(sums, len(array.shape))) for _ in range(2))
             arrays.append(write_tuple([address, *parts]))
-        elements = write_tuple(_write_elements(own.shape, sums) for own in self.shape_constants.elements.values())
+        elements = write_tuple(_write_elements(own.shape, sums) for own in self.shape_constants.elements)
         return write_tuple([write_tuple(arrays), elements, write_tuple(sums)])
-
-    def bind_numbers(self, products: Products, begins: Sequence[int]) -> Array:
-        """Returns the numbers of calls in `rows`, and behind them the chunks of those in `chunk_rows`, for a set of sizes.
-
-        `begins`: of the arena, of memories outside and of tables.
-        """
-        return self._open_numbers.evaluate((*products, *begins))
 
     def bind_tables(self, values: Sequence[int]) -> tuple[Array, ...]:
         """Returns the tables for a set of sizes."""
@@ -187,24 +171,13 @@ class OpenPlan:
     def compute_shape_constants(self, elements: Sequence[Any]) -> tuple[Array, ...]:
         """Returns the shape constants; `elements`: as `describe` returns them."""
         program = self.shape_constants.program
-        reads = tuple([np.asarray(elements[index], np.int64) for index in self._constant_reads])
-        computed = iter(() if program is None else program.run(reads))
-        return tuple(
-            [next(computed) if index is None else np.array(elements[index], np.int64) for index in self._constant_elements]
-        )
+        return () if program is None else program.run([np.array(own, np.int64) for own in elements])
 
 
 def _write_elements(shape: Sequence[int], sums: Iterator[str]) -> str:
     if not shape:
         return next(sums)
     return write_tuple([_write_elements(shape[1:], sums) for _ in range(shape[0])])
-
-
-def _write_shape(shape: Sequence[Any] | None) -> tuple[int | tuple[int], ...] | None:
-    """Returns a shape with (atom,) for each symbol."""
-    if shape is None:
-        return None
-    return tuple((next(iter(size.terms))[0],) if is_open(size) else int(size) for size in shape)
 
 
 def _bind_step(plan: ExecutionPlan, step: PlannedStep, base: Any, arrays: Mapping[str, Any], calls: list[NativeCall]) -> OpenStep:
@@ -237,7 +210,7 @@ def _lay_arrays(plan: ExecutionPlan, bases: Mapping[str, Any]) -> dict[str, Any]
                 arrays[value] = place.make(find(place.source))
             else:
                 address = bases[value] if value in bases else bases[""] + plan.offsets[value]
-                arrays[value] = place.lay(lay_open((place.nbytes,), np.uint8, address=address, memory=OpenMemory(value)))
+                arrays[value] = place.lay(lay_open((place.nbytes,), np.uint8, address=address))
         return arrays[value]
 
     for value in plan.places:
@@ -247,7 +220,7 @@ def _lay_arrays(plan: ExecutionPlan, bases: Mapping[str, Any]) -> dict[str, Any]
 
 def make_fixed_plan(plan: ExecutionPlan, signature: Signature) -> OpenPlan:
     """Returns the plan of a set of input shapes, as the plan of a class without symbols."""
-    return OpenPlan(plan, Scope(), signature, {}, ShapeConstants())
+    return OpenPlan(plan, Scope(), signature, ShapeConstants())
 
 
 def make_open_plan(
@@ -266,7 +239,7 @@ def make_open_plan(
     `begin_packing` is called when the consumer has taken all kernels.
     """
     try:
-        opened, symbols, open_shapes = open_network(network, signature, example)
+        opened, open_shapes = open_network(network, signature, example)
         joined, constants = expose_shape_constants(join_open_network(opened, open_shapes.scope))
         plan = build_plan(joined, weights, extensions, workers=workers, scope=open_shapes.scope)
         yield from plan.kernels
@@ -276,10 +249,8 @@ def make_open_plan(
         foreign = [step.work for step in plan.steps if isinstance(step.work, Foreign)]
         needed = {value for work in foreign for value in work.reads} | set(plan.places)
         names = tuple(name for name in constants if name in needed)
-        program, reads = compile_shape_constants(names, open_shapes)
-        elements = {name: own for name in dict.fromkeys((*reads, *names)) if (own := open_shapes.elements.get(name)) is not None}
-        shapes = [spec.shape for spec in opened.inputs]
-        open_plan = OpenPlan(plan, open_shapes.scope, shapes, symbols, ShapeConstants(names, reads, elements, program))
+        shape_constants = ShapeConstants(names, *compile_shape_constants(names, open_shapes)) if names else ShapeConstants()
+        open_plan = OpenPlan(plan, open_shapes.scope, [spec.shape for spec in opened.inputs], shape_constants)
     except (NotOpenError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         # A step needs facts of its arrays that open sizes cannot tell: each set of sizes is planned alone then.
         logger.info("network '%s' is planned for each set of sizes: %s: %s", network.name, type(error).__name__, error)

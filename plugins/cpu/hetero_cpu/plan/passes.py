@@ -67,22 +67,16 @@ def specialize_plainly(network: Network, inputs: Sequence[ValueSpec]) -> Network
     types.update((name, constant.type) for name, constant in constants.items())
     nodes: list[Node] = []
     for node in network.nodes:
-        folded = (
-            None
-            if is_turned_for_products(node, network)
-            else fold_node(node, network, constants, evaluate_node, type_of=types.get, room=room)
-        )
+        folded = None
+        if not is_turned_for_products(node, network):
+            folded = fold_node(node, network, constants, evaluate_node, type_of=types.get, room=room)
         if folded is not None:
             room -= sum(constant.nbytes for constant in folded.values())
             constants.update(folded)
             types.update((value, constant.type) for value, constant in folded.items())
             continue
         inferred = find_map_types(node, network) or infer_fixed_node(node, types, constants)
-        if inferred is None or not all(
-            merge_types(network.types[name], value_type) == value_type
-            for name, value_type in inferred.items()
-            if name in network.types
-        ):
+        if inferred is None or any(merge_types(network.types.get(name, own), own) != own for name, own in inferred.items()):
             return None
         types.update(inferred)
         nodes.append(node)
@@ -126,29 +120,20 @@ def is_turned_for_products(node: Node, network: Network) -> bool:
 
 
 def list_static_types(network: Network) -> dict[str, TensorType]:
-    """Returns the static types of all values that have one."""
-    verdicts: dict[int, TensorType | None] = {}
-    static: dict[str, TensorType] = {}
-    for value, value_type in network.types.items():
-        # Values of the same type mostly share the object.
-        key = id(value_type)
-        verdict = verdicts[key] if key in verdicts else verdicts.setdefault(key, read_static_type(network, value))
-        if verdict is not None:
-            static[value] = verdict
-    return static
+    """Returns the types of all values of numbers whose sizes are known."""
+    types = {value: own for value, own in network.types.items() if isinstance(own, TensorType)}
+    # Values of the same type mostly share the object.
+    verdicts = {key: _is_static(own) for key, own in {id(own): own for own in types.values()}.items()}
+    return {value: own for value, own in types.items() if verdicts[id(own)]}
 
 
-def read_static_type(network: Network, value: str) -> TensorType | None:
-    """Returns the type of a value of numbers if all its sizes are known."""
-    value_type = network.type_of(value)
-    if not isinstance(value_type, TensorType) or value_type.shape is None or value_type.dtype in (None, "string"):
-        return None
+def _is_static(own: TensorType) -> bool:
+    if own.shape is None or own.dtype in (None, "string"):
+        return False
     # NumPy bounds the sizes other than 0 also of an array without elements.
-    spread = (
-        TensorType(value_type.dtype, tuple(size for size in value_type.shape if size != 0)) if 0 in value_type.shape else value_type
-    )
+    spread = TensorType(own.dtype, tuple(size for size in own.shape if size != 0)) if 0 in own.shape else own
     nbytes = spread.nbytes
-    return value_type if nbytes is not None and nbytes <= _LARGEST_VALUE else None
+    return nbytes is not None and nbytes <= _LARGEST_VALUE
 
 
 class OperatorPass:

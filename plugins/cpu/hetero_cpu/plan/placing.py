@@ -6,7 +6,7 @@ A placed value has a prototype, an array of the same strides without memory, for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -158,6 +158,7 @@ class ValuePlacer:
     readers_left: dict[str, int] = field(default_factory=dict)
     """How many nodes still read each value, plus 1 for an output, which is never dead."""
     joins: dict[str, tuple[Piece, ...]] = field(default_factory=dict)
+    fixed: set[str] = field(default_factory=set)
     _root_of_value: dict[str, str] = field(default_factory=dict)
     _values_of_root: dict[str, list[str]] = field(default_factory=dict)
     """The values in each block, each after the value that it is derived from."""
@@ -185,8 +186,9 @@ class ValuePlacer:
         """Returns the first value of the block that holds a value; None for constants and for values that are passed on by name."""
         return self._root_of_value.get(value)
 
-    def fix(self, values: Iterable[str]) -> None:
+    def fix(self, values: Collection[str]) -> None:
         """Notes that the blocks of these values may be read at any time."""
+        self.fixed.update(values)
         self._fixed_roots.update(root for value in values if (root := self.find_root(value)) is not None)
 
     def find_halo(self, value: str) -> Halo:

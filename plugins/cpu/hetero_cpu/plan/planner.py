@@ -360,7 +360,6 @@ class _Builder:
         self.refused: set[str] = set()  # the values held as bytes that a step does not read or write so
         self.steps: list[PlannedStep] = []
         self.last_read: dict[str, int] = {}
-        self.fixed: set[str] = set()
         self.kept: set[str] = set()  # the constants that steps read as they are
         for group in groups:
             self.add_group(group)
@@ -368,7 +367,10 @@ class _Builder:
     def add_group(self, group: Group) -> None:
         """Plans a group: by a step function, or node by node."""
         for value in filter(self.late.__contains__, group.reads):
-            self._make_constant(value)
+            self.constants[value] = self.late[value].array
+            if value in self.placer.prototypes:
+                self.placer.prototypes[value] = self.constants[value]
+            self.weights.own(self.late[value])
         choice = self._choose(group)
         if group.epilogue and choice is None:
             for part in group.split():
@@ -386,21 +388,12 @@ class _Builder:
         else:
             # A zero point is read by products behind the node that subtracts it.
             behind = set(choice.reads).difference(group.reads)
-            self.fixed.update(behind)
-            self.placer.fix(tuple(behind))
+            self.placer.fix(behind)
             self._add_step(group.name_profile(), choice, self.placer.place_outputs(group, choice))
         self.placer.note_readers(group)
         for value in group.reads:
             if self.placer.readers_left[value] == 0 and value in self.constants:
                 self._drop_constant(value)
-
-    def _make_constant(self, value: str) -> None:
-        """Makes a large constant, which a group reads."""
-        constant = self.late[value]
-        self.constants[value] = constant.array
-        if value in self.placer.prototypes:
-            self.placer.prototypes[value] = constant.array
-        self.weights.own(constant)
 
     def _drop_constant(self, value: str) -> None:
         """Takes a large constant out of the plan when no node is left to read it and no step reads it as it is."""
@@ -413,18 +406,13 @@ class _Builder:
             self.late.pop(value).release()
 
     def _choose(self, group: Group) -> Choice | None:
-        if group.node.bodies or not self._has_places(group):
+        prototypes, halos = self.placer.prototypes, self.placer.halos
+        have_elements = all(value in prototypes and prototypes[value].size != 0 for value in group.reads)
+        if group.node.bodies or not have_elements or any(value not in self.types for value in group.outputs if value):
             return None
         readers, halo, known = self._list_readers(group), self.placer.find_halo(group.outputs[0]), (self.ranges, self.shifts)
-        prototypes, halos = self.placer.prototypes, self.placer.halos
         site = Site(group, self.types, self.constants, prototypes, self.weights, readers, halos, halo, self.workers, *known)
         return choose_step(site)
-
-    def _has_places(self, group: Group) -> bool:
-        """Says whether all inputs of a group are in the plan and have elements, and its outputs can have places."""
-        prototypes = self.placer.prototypes
-        are_placed = all(value in prototypes and prototypes[value].size != 0 for value in group.reads)
-        return are_placed and all(value in self.types for value in group.outputs if value)
 
     def _list_readers(self, group: Group) -> tuple[str, ...]:
         if not self.network.names_of_outputs.isdisjoint(group.outputs):
@@ -440,7 +428,6 @@ class _Builder:
         reads = tuple(spec.name for spec in program.inputs)
         if None in placed:
             # The kernel may return a view of its input.
-            self.fixed.update(reads)
             self.placer.fix(reads)
         self._add_step(node, Foreign(program, reads, placed), node.writes)
 
@@ -460,7 +447,7 @@ class _Builder:
     def finish(self) -> ExecutionPlan:
         """Returns the plan with every block placed."""
         end = len(self.steps) + 1
-        for value in (*self.network.names_of_outputs, *self.fixed):
+        for value in (*self.network.names_of_outputs, *self.placer.fixed):
             self.last_read[value] = end
         used = self._drop_unused_inputs()
         spans = self.placer.find_spans(used, self.last_read, end)
@@ -476,21 +463,12 @@ class _Builder:
         for index in sorted({*scratch_offsets, *clears}):
             offset = scratch_offsets.get(index, 0)
             self.steps[index] = replace(self.steps[index], scratch_offset=offset, clears=clears.get(index, ()))
-        return ExecutionPlan(
-            tuple(self.steps),
-            {value: place for value, place in self.placer.places.items() if value in used},
-            offsets,
-            {
-                name: array
-                for name, array in self.constants.items()
-                if name in self.placer.prototypes or name in self.network.initializers
-            },
-            tuple(spec.name for spec in self.network.inputs),
-            tuple(spec.name for spec in self.network.outputs),
-            arena_bytes,
-            external,
-            self.placer.joins,
-        )
+        places = {value: place for value, place in self.placer.places.items() if value in used}
+        known = self.placer.prototypes.keys() | self.network.initializers.keys()
+        constants = {name: array for name, array in self.constants.items() if name in known}
+        inputs, outputs = (tuple([spec.name for spec in specs]) for specs in (self.network.inputs, self.network.outputs))
+        steps, joins = tuple(self.steps), self.placer.joins
+        return ExecutionPlan(steps, places, offsets, constants, inputs, outputs, arena_bytes, external, joins)
 
     def _find_outside(self, used: set[str]) -> External:
         """Returns the values that may lie in external memory: large, contiguous in C order, and used only by machine code.

@@ -38,17 +38,10 @@ def part_tail(network: Network, special: Network) -> Network | None:
         return None
     name = f"{nodes[0].name}...{nodes[-1].name}"
     body = Graph("tail", (), tuple(outputs), nodes, types=network.types)
-    node = Node(
-        name,
-        "If",
-        (f"{name}/true",),
-        tuple([spec.name for spec in outputs]),
-        opset=16,
-        since_version=16,
-        attributes=MappingProxyType({"then_branch": body, "else_branch": _write_other(name, outputs)}),
-        captures=captures,
-        origins=tuple(dict.fromkeys([origin for node in nodes for origin in node.origins])),
-    )
+    branches = MappingProxyType({"then_branch": body, "else_branch": _write_other(name, outputs)})
+    origins = tuple(dict.fromkeys([origin for node in nodes for origin in node.origins]))
+    results = tuple([spec.name for spec in outputs])
+    node = Node(name, "If", (f"{name}/true",), results, "", 16, 16, branches, captures, origins)
     tail = set(indices)
     others = tuple([own for index, own in enumerate(network.nodes) if index not in tail])
     constants = {**network.initializers, f"{name}/true": Initializer.of_array(np.array(True))}

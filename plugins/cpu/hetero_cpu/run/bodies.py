@@ -215,7 +215,11 @@ class RepeatedBody:
             return self._program.run(inputs, captured, is_cancelled=is_cancelled, limits=limits)
         values = (*inputs, *captured.values()) if captured else inputs
         signature = tuple([getattr(value, "shape", None) for value in values])
-        executable = self._of_shapes.get(signature) or self._find_open(signature) or self._find(values, signature)
+        executable = self._of_shapes.get(signature)
+        if executable is None and self._of_all is not None:
+            shapes, of_all = self._of_all
+            executable = of_all if list(map(_find_common_shape, shapes, signature)) == shapes else None
+        executable = executable or self._find(values, signature)
         if executable is None:
             return self._program.run(inputs, captured, is_cancelled=is_cancelled)
         if signature in self._of_shapes and (trip := executable.open_trip()) is not None:
@@ -240,13 +244,6 @@ class RepeatedBody:
             self._of_all = shapes, executable
         return executable
 
-    def _find_open(self, signature: Signature) -> _BodyExecutable | None:
-        """Returns the executable of open sizes if it takes these shapes."""
-        if self._of_all is None:
-            return None
-        shapes, executable = self._of_all
-        return executable if list(map(_find_common_shape, shapes, signature)) == shapes else None
-
     def _write_network(self, values: Sequence[Any], shapes: Sequence[Any]) -> Network:
         """Returns the body as a network, with the values that it captures behind its inputs."""
         from hetero_core.network.hints import drop_shape  # only a body that runs often needs these
@@ -262,17 +259,9 @@ class RepeatedBody:
         types.update((spec.name, spec.type) for spec in inputs)
         types.update((name, constant.type) for name, constant in constants.items())
         outputs = tuple(replace(spec, type=types.get(spec.name, drop_shape(spec.type))) for spec in graph.outputs)
-        return infer_types(
-            Network(
-                f"{self._node.name}/{graph.name}",
-                inputs,
-                outputs,
-                graph.nodes,
-                MappingProxyType(constants),
-                MappingProxyType(types),
-                opsets=MappingProxyType({node.domain: node.opset for node in graph.nodes}),
-            )
-        )
+        name, opsets = f"{self._node.name}/{graph.name}", MappingProxyType({node.domain: node.opset for node in graph.nodes})
+        known = MappingProxyType(constants), MappingProxyType(types)
+        return infer_types(Network(name, inputs, outputs, graph.nodes, *known, opsets=opsets))
 
 
 def _find_common_shape(shape: _Shape, other: _Shape) -> _Shape:

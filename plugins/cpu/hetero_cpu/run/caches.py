@@ -117,7 +117,6 @@ class AppendedCaches:
         """`numbers`: of the program."""
         self._appending, self._numbers = tuple(appending), numbers
         self._positions = np.array([number for own in self._appending for number in own.numbers], np.int64)
-        self._values: list[int] = []
         known = (write_tuple(plan.table.write((*own.numbers, *own.fixed))) for own in self._appending)
         self._read_known = write_function(plan.sizes.parameters, write_tuple(known))
         self._known: tuple[tuple[int, ...], ...] = ()
@@ -130,9 +129,9 @@ class AppendedCaches:
     def open(self, pasts: dict[int, Array], shapes: Mapping[str, tuple[int, ...]], *, can_grow: bool) -> dict[str, Array]:
         """Has the calls read these inputs, by memory, and append if possible; returns the caches that grow, by output.
 
-        The calls know of it with `write`. `shapes`: of outputs. An input that no call can read as it lies is copied, in `pasts`.
+        `shapes`: of outputs. An input that no call can read as it lies is copied, in `pasts`.
         """
-        values = self._values = []
+        values: list[int] = []
         caches: dict[str, Array] = {}
         for own, known in zip(self._appending, self._known, strict=True):
             past, shape = pasts[own.past], shapes[own.output]
@@ -146,11 +145,8 @@ class AppendedCaches:
                 cache = open_cache(shape, past.dtype) if longer is None else longer
                 caches[own.output] = cache
                 values += (known[0] if longer is None else 0, *past.strides[:2], *cache.strides[:2])
+        self._numbers[self._positions] = values
         return caches
-
-    def write(self) -> None:
-        """Writes the numbers of calls for the memory that was opened last."""
-        self._numbers[self._positions] = self._values
 
 
 def _fits(past: Array, shape: tuple[int, ...], known: tuple[int, ...]) -> bool:

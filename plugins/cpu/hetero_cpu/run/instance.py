@@ -297,8 +297,6 @@ class Instance:
                         external[value], begins[root] = memory.take(shape)
             if begins != self._begins:
                 self._move(begins)
-            if self._appended is not None:
-                self._appended.write()
             if self._silence is not None and context.profile is None and context.limits is None:
                 self._silence.run(self._run_steps)
             else:
@@ -385,7 +383,7 @@ class Instance:
         numbers = _NO_NUMBERS
         if self._program is not None:
             tables = plan.bind_tables(arguments)
-            numbers = plan.bind_numbers(products, (self._begin, *self._no_begins, *map(find_address, tables)))
+            numbers = plan.open_numbers.evaluate((*products, self._begin, *self._no_begins, *map(find_address, tables)))
         shape_constants = plan.compute_shape_constants(elements)
         laid: dict[int, Array] = {}
         for index in self._in_arena:

@@ -94,7 +94,7 @@ def load_plan(planning: Planning) -> PlanInUse | None:
     from hetero_cpu.machine.compiler import COMPILER  # LLVM
 
     try:
-        while COMPILER.load_stored([next(planning)]):
+        while COMPILER.load_stored(next(planning)):
             pass
     except StopIteration as stop:
         plan: PlanInUse = stop.value

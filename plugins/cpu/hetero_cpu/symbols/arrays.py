@@ -17,42 +17,22 @@ Array = Any
 Shape = tuple[Any, ...]
 
 
-class Memory:
-    """A memory that arrays lie in: arrays of different memories never overlap."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-
-
 class OpenArray:
-    """An array whose sizes may be symbols; `address` is a number, too."""
+    """An array whose sizes may be symbols; `address` is a number, too. Arrays with different objects as `memory` never overlap."""
 
-    __slots__ = ("address", "dtype", "memory", "shape", "strides")
+    __slots__ = ("address", "dtype", "itemsize", "memory", "ndim", "shape", "strides")
 
-    def __init__(self, shape: Shape, strides: Shape, dtype: np.dtype[Any], address: Any, memory: Memory) -> None:
+    def __init__(self, shape: Shape, strides: Shape, dtype: np.dtype[Any], address: Any, memory: object) -> None:
         self.shape, self.strides, self.dtype, self.address, self.memory = tuple(shape), tuple(strides), dtype, address, memory
+        self.ndim, self.itemsize = len(self.shape), int(dtype.itemsize)
 
     def _with(self, shape: Sequence[Any], strides: Sequence[Any], address: Any = None) -> OpenArray:
         return OpenArray(tuple(shape), tuple(strides), self.dtype, self.address if address is None else address, self.memory)
-
-    # NumPy's name for the same.
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
 
     @property
     def size(self) -> Any:
         """The number of elements."""
         return prod(self.shape)
-
-    @property
-    def itemsize(self) -> int:
-        """The bytes of an element."""
-        return int(self.dtype.itemsize)
 
     @property
     def nbytes(self) -> Any:
@@ -197,7 +177,7 @@ def _find_strides(array: OpenArray, sizes: Sequence[Any]) -> list[Any] | None:
     return strides
 
 
-def lay_open(shape: Shape, dtype: Any, *, address: Any = 0, memory: Memory | None = None) -> Any:
+def lay_open(shape: Shape, dtype: Any, *, address: Any = 0, memory: object | None = None) -> Any:
     """Returns an array in C order."""
     kind = np.dtype(dtype)
     strides: list[Any] = []
@@ -205,7 +185,7 @@ def lay_open(shape: Shape, dtype: Any, *, address: Any = 0, memory: Memory | Non
     for size in reversed(shape):
         strides.append(stride)
         stride = stride * size
-    return OpenArray(shape, tuple(reversed(strides)), kind, address, Memory() if memory is None else memory)
+    return OpenArray(shape, tuple(reversed(strides)), kind, address, object() if memory is None else memory)
 
 
 def lay_table(make: Callable[..., Any], numbers: Sequence[Any]) -> Any:
@@ -251,7 +231,7 @@ def broadcast(array: Any, shape: Sequence[Any]) -> Any:
         if not any(is_open(size) for size in shape):
             return np.broadcast_to(array, tuple(shape))
         # The caller keeps the memory.
-        array = OpenArray(array.shape, array.strides, array.dtype, address_of(array), Memory())
+        array = OpenArray(array.shape, array.strides, array.dtype, address_of(array), object())
     missing = len(shape) - array.ndim
     if missing < 0:
         raise ValueError("more axes than it is broadcast to")

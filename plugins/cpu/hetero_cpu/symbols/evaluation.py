@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hetero_core.network.types import ValueSpec, sizes_of
-from hetero_cpu.symbols.sizes import Atom, Key, NotOpenError, Scope, Size, Terms
+from hetero_cpu.symbols.sizes import Atom, Key, NotOpenError, Scope, Size, Terms, is_open
 
 Products = tuple[int, ...]
 """The values of products of atoms."""
@@ -22,18 +22,21 @@ LARGEST_NUMBER = 1 << 52
 class Evaluator:
     """The products of atoms that some terms have, and tables of numbers that are linear in these."""
 
-    def __init__(self, scope: Scope, sizes: Sequence[int], expressions: Iterable[Terms], bases: Sequence[Size] = ()) -> None:
-        """`sizes`: the atoms with given values. `bases`: where memories begin; behind the products they are columns of tables."""
+    def __init__(self, scope: Scope, expressions: Iterable[Terms], bases: Sequence[Size] = ()) -> None:
+        """`bases`: where memories begin; behind the products they are columns of tables."""
         products = {product for terms in expressions for product in terms if product}
-        self.products = tuple(sorted(product for product in products if not _is_base(scope, product)))
+        addresses = {product for product in products if scope.has_base({product: 1})}
+        if any(len(product) > 1 for product in addresses):
+            raise NotOpenError("an address in a product")
+        self.products = tuple(sorted(products - addresses))
         self.parameters = [f"p{column}" for column in range(len(self.products))]
         """The names of the products in written functions."""
         columns = [*self.products, *(product for base in bases for product in base.terms)]
         self._column_of_product = {product: column for column, product in enumerate(columns)}
-        self._atoms = _list_atoms(scope, sizes, self.products)
+        self._atoms = _list_atoms(scope, self.products)
 
     def write_products(self) -> list[str]:
-        """Returns the lines of a function that has an atom with a given value as a0, a1 and so on, and makes the products of these."""
+        """Returns the lines of a function that has the sizes as a0, a1 and so on, and makes the products of these."""
         lines = []
         for number, atom in self._atoms.items():
             # Parts of an atom were made before it.
@@ -117,30 +120,14 @@ def write_tuple(parts: Iterable[str]) -> str:
     return f"({''.join(f'{part}, ' for part in parts)})"
 
 
-def _is_base(scope: Scope, product: tuple[int, ...]) -> bool:
-    is_base = any(scope.atoms[number].kind == "base" for number in product)
-    if is_base and len(product) > 1:
-        raise NotOpenError("an address in a product")
-    return is_base
-
-
-def _list_atoms(scope: Scope, sizes: Sequence[int], products: Sequence[tuple[int, ...]]) -> dict[int, Atom]:
-    """Returns the atoms that products are made of beside the sizes."""
-    needed: set[int] = set()
-
-    def need(number: int) -> None:
-        if number in needed:
-            return
-        needed.add(number)
-        for part in scope.atoms[number].parts:
-            for product, _ in part:
-                for other in product:
-                    need(other)
-
-    for product in products:
-        for number in product:
-            need(number)
-    atoms = {number: scope.atoms[number] for number in sorted(needed - set(sizes))}
+def _list_atoms(scope: Scope, products: Sequence[tuple[int, ...]]) -> dict[int, Atom]:
+    """Returns the atoms that products are made of beside sizes of inputs."""
+    needed, waiting = set[int](), [number for product in products for number in product]
+    while waiting:
+        if (number := waiting.pop()) not in needed:
+            needed.add(number)
+            waiting += [other for part in scope.atoms[number].parts for product, _ in part for other in product]
+    atoms = {number: atom for number in sorted(needed) if (atom := scope.atoms[number]).kind != "size"}
     if any(atom.kind not in ("quotient", "largest") for atom in atoms.values()):
         raise NotOpenError("a number that no size gives")
     return atoms
@@ -160,39 +147,25 @@ def read_static_signature(inputs: Sequence[ValueSpec]) -> Signature | None:
     return None if None in shapes else shapes
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A size of an input: its atom, the input and the axis that it is read from, its least and its largest value."""
-
-    atom: int
-    input: int
-    axis: int
-    low: int
-    high: int
-
-
 class SizeClass:
     """Safe for threads."""
 
-    def __init__(
-        self,
-        symbols: Sequence[Symbol],
-        shapes: Sequence[tuple[int | tuple[int], ...] | None],
-        evaluator: Evaluator,
-        guards: Mapping[str, Sequence[Terms]],
-    ) -> None:
-        """`shapes`: of each input, None if it is no array; (atom,) stands for a symbol. `guards`: terms by what holds for each of them."""
-        self.symbols, self.shapes, self.parameters = symbols, shapes, evaluator.parameters
-        written = (
-            "None" if shape is None else write_tuple(f"a{size[0]}" if isinstance(size, tuple) else repr(size) for size in shape)
-            for shape in shapes
-        )
-        limits = [f"{symbol.low} <= a{symbol.atom} <= {symbol.high}" for symbol in symbols]
+    def __init__(self, scope: Scope, shapes: Sequence[Sequence[Any] | None], evaluator: Evaluator) -> None:
+        """`shapes`: of each input, with symbols; None if it is no array. `evaluator`: with the terms of the scope's guards."""
+        self.shapes, self.parameters = shapes, evaluator.parameters
+        self.place_of_symbol: dict[int, tuple[int, int]] = {}
+        """The first input and axis that have each symbol, by its atom."""
+        written = ["None" if shape is None else self._write_shape(index, shape) for index, shape in enumerate(shapes)]
+        self.bounds = [scope.bounds[atom] for atom in self.place_of_symbol]
+        """The least and the largest value of each symbol."""
+        limits = [f"{low} <= a{atom} <= {high}" for atom, (low, high) in zip(self.place_of_symbol, self.bounds, strict=True)]
         claims = [
-            f"{own} {comparison}" for comparison, kind in guards.items() for own in evaluator.tabulate(kind).write(range(len(kind)))
+            f"{own} {claim}"
+            for claim, keys in scope.guards.items()
+            for own in evaluator.tabulate([dict(key) for key in keys]).write(range(len(keys)))
         ]
         lines = [
-            *(f"    a{symbol.atom} = shapes[{symbol.input}][{symbol.axis}]" for symbol in symbols),
+            *(f"    a{atom} = shapes[{index}][{axis}]" for atom, (index, axis) in self.place_of_symbol.items()),
             f"    if not ({' and '.join([*limits, f'shapes == {write_tuple(written)}'])}):",
             "        return None",
             *evaluator.write_products(),
@@ -200,10 +173,20 @@ class SizeClass:
         holds = " and ".join([f"max({', '.join([*self.parameters, '0', '0'])}) < {LARGEST_NUMBER}", *claims])
         self._match = write_function(["shapes"], f"{write_tuple(self.parameters)} if {holds} else None", lines)
 
+    def _write_shape(self, index: int, shape: Sequence[Any]) -> str:
+        """Returns the expression of the shape of an input, and notes its symbols."""
+        parts = []
+        for axis, size in enumerate(shape):
+            if is_open(size):
+                ((atom,),) = size.terms
+                self.place_of_symbol.setdefault(atom, (index, axis))
+            parts.append(f"a{atom}" if is_open(size) else str(int(size)))
+        return write_tuple(parts)
+
     @property
     def is_single(self) -> bool:
         """Says whether the class is a single set of sizes."""
-        return all(symbol.low == symbol.high for symbol in self.symbols)
+        return all(low == high for low, high in self.bounds)
 
     def match(self, signature: Signature) -> Products | None:
         """Returns the products of atoms for a set of input shapes; None if it is not of the class."""

@@ -94,7 +94,8 @@ class OpenShapes:
         return SizedNode(node, known, self.read_numbers)
 
     def _infer(self, node: Node) -> None:
-        is_derived = bool(node.writes) and not node.bodies and self._follows_from_shapes(node)
+        constants, is_shape = self.network.initializers, node.op_type in ("Shape", "Size") and not node.domain
+        follows = is_shape or (bool(node.reads) and all(value in self.derived or value in constants for value in node.reads))
         try:
             if node.bodies or (len(node.writes) > 1 and node.op_type in _WITH_INDICES):
                 raise UnknownError(node.op_type)
@@ -106,7 +107,7 @@ class OpenShapes:
         self.shapes.update(
             (value, shape) for value, shape in zip(node.outputs, shapes, strict=False) if value and shape is not None
         )
-        if not is_derived:
+        if not (follows and node.writes) or node.bodies:
             return
         self.derived.update(node.writes)
         self._compute(node)
@@ -121,12 +122,6 @@ class OpenShapes:
     def _read_example(self, value: str) -> tuple[int, ...] | None:
         constant = self._example.initializers.get(value)
         return sizes_of(self._example.type_of(value) if constant is None else constant.type)
-
-    def _follows_from_shapes(self, node: Node) -> bool:
-        if node.op_type in ("Shape", "Size") and not node.domain:
-            return True
-        constants = self.network.initializers
-        return bool(node.reads) and all(value in self.derived or value in constants for value in node.reads)
 
     def _is_fixed(self, value: str) -> bool:
         """Says whether a value is a constant, or follows from sizes that are not open."""
@@ -195,10 +190,6 @@ def find_map_types(node: Node, network: Network) -> dict[str, ValueType] | None:
     return {node.outputs[0]: network.types[node.outputs[0]]}
 
 
-Symbols = dict[int, list[tuple[int, int]]]
-"""The inputs and axes that have each symbol, by its atom."""
-
-
 class ShapeConstant(Initializer):
     """A constant that follows from the sizes of the inputs. Reading its elements pins these sizes."""
 
@@ -246,34 +237,22 @@ class ShapeConstantElements:
         return getattr(np.asarray(self), name)
 
 
-def open_network(network: Network, signature: Signature, example: Network) -> tuple[Network, Symbols, OpenShapes]:
+def open_network(network: Network, signature: Signature, example: Network) -> tuple[Network, OpenShapes]:
     """Returns a network whose open sizes are symbols; `example` is the same network for a set of input shapes.
 
     Raises: NotOpenError.
     """
     scope = Scope()
     inputs: dict[str, Shape] = {}
-    symbols: Symbols = {}
-    symbol_of_name: dict[tuple[str, int], Any] = {}
-    for index, (spec, sizes) in enumerate(zip(network.inputs, signature, strict=True)):
+    for spec, sizes in zip(network.inputs, signature, strict=True):
         if sizes is None or spec.dtype in (None, "string"):
             raise NotOpenError("an input that is no array of numbers")
         declared = spec.shape or (None,) * len(sizes)
-        shape: list[Any] = []
-        for axis, (size, dimension) in enumerate(zip(sizes, declared, strict=True)):
-            if isinstance(dimension, int):
-                shape.append(size)
-                continue
-            key = (dimension or f"{spec.name}/{axis}", size)
-            if key not in symbol_of_name:
-                symbol_of_name[key] = scope.open_size(key[0], size)
-            symbol = symbol_of_name[key]
-            shape.append(symbol)
-            if is_open(symbol):
-                ((number,),) = symbol.terms
-                symbols.setdefault(number, []).append((index, axis))
-        inputs[spec.name] = tuple(shape)
-    if not symbols:
+        inputs[spec.name] = tuple(
+            size if isinstance(dimension, int) else scope.open_size(dimension or f"{spec.name}/{axis}", size)
+            for axis, (size, dimension) in enumerate(zip(sizes, declared, strict=True))
+        )
+    if not scope.atoms:
         raise NotOpenError("no size is open")
     shapes = OpenShapes(network, inputs, example, scope)
     types = {value: _open_type(known, shapes.shapes.get(value)) for value, known in example.types.items()}
@@ -283,7 +262,7 @@ def open_network(network: Network, signature: Signature, example: Network) -> tu
     general = {node.name: node for node in network.nodes if node.bodies and node.name in shapes.undecided}
     nodes = tuple([general.get(node.name, node) for node in example.nodes])
     opened = replace(example, nodes=nodes, inputs=specs, types=MappingProxyType(types), initializers=MappingProxyType(initializers))
-    return opened, symbols, shapes
+    return opened, shapes
 
 
 def _open_type(known: Any, shape: Shape | None) -> Any:
@@ -318,8 +297,8 @@ def expose_shape_constants(network: Network) -> tuple[Network, tuple[str, ...]]:
     return exposed, shape_constants
 
 
-def compile_shape_constants(names: Sequence[str], open_shapes: OpenShapes) -> tuple[Program | None, tuple[str, ...]]:
-    """Returns the program of shape constants, and the values that it reads, with symbols as elements."""
+def compile_shape_constants(names: Sequence[str], open_shapes: OpenShapes) -> tuple[tuple[Elements, ...], Program]:
+    """Returns the elements that the program of shape constants reads, with symbols, and the program."""
     network, needed, nodes = open_shapes.network, set(names), []
     for node in reversed(network.nodes):
         if needed.isdisjoint(node.writes) or set(node.writes) <= set(open_shapes.elements):
@@ -329,14 +308,12 @@ def compile_shape_constants(names: Sequence[str], open_shapes: OpenShapes) -> tu
     reads = tuple(sorted(value for value in needed if value in open_shapes.elements))
     if any(node.op_type in ("Shape", "Size") for node in nodes):
         raise NotOpenError("a shape of unknown elements")
-    if not nodes:
-        return None, reads
     types, values = network.types, {value for node in nodes for value in node.reads}
     inputs = tuple(ValueSpec(name, TensorType("int64", tuple(open_shapes.elements[name].shape))) for name in reads)
-    computed = (name for name in names if name not in open_shapes.elements)
-    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in computed)
+    outputs = tuple(ValueSpec(name, types.get(name, TensorType(None, None))) for name in names)
     constants = {name: network.initializers[name] for name in sorted(values) if name in network.initializers}
     # A kernel with known types does not look at them in each run.
     values.update(value for node in nodes for value in node.writes)
     known = {name: TensorType(own.dtype, None) for name in sorted(values) if isinstance(own := types.get(name), TensorType)}
-    return compile_program(Graph("shape constants", inputs, outputs, tuple(reversed(nodes)), constants, known)), reads
+    program = compile_program(Graph("shape constants", inputs, outputs, tuple(reversed(nodes)), constants, known))
+    return tuple([open_shapes.elements[name] for name in reads]), program

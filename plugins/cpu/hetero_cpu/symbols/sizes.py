@@ -103,9 +103,8 @@ class Scope:
     values: list[int] = field(default_factory=list)
     bounds: list[tuple[int, int]] = field(default_factory=list)
     """The least and the largest value that each atom has while the guards hold."""
-    at_least_zero: dict[Key, None] = field(default_factory=dict)
-    equal_zero: dict[Key, None] = field(default_factory=dict)
-    not_zero: dict[Key, None] = field(default_factory=dict)
+    guards: dict[str, dict[Key, None]] = field(default_factory=lambda: {">= 0": {}, "== 0": {}, "!= 0": {}})
+    """The terms for which each claim holds."""
     tables: dict[tuple[Any, tuple[Key, ...]], Size] = field(default_factory=dict)
     """The addresses of small arrays that are made when a plan is bound, by the function that makes them and its numbers."""
     is_structural: bool = False
@@ -197,13 +196,13 @@ class Scope:
         """Says whether an address is among the terms."""
         return not all(map(self._bases.isdisjoint, terms))
 
-    def guard(self, terms: Terms, kind: dict[Key, None]) -> None:
-        """Writes down that terms are at least zero, zero, or not zero."""
+    def guard(self, terms: Terms, claim: str) -> None:
+        """Writes down a claim of `guards` about terms."""
         if self.has_base(terms):
             raise NotOpenError("an address was asked for its value")
-        kind[key_of(terms)] = None
+        self.guards[claim][key_of(terms)] = None
         products = [product for product in terms if product]
-        if kind is self.not_zero or len(products) != 1 or len(products[0]) != 1:
+        if claim == "!= 0" or len(products) != 1 or len(products[0]) != 1:
             return
         # A limit of an atom answers many later questions.
         (number,) = products[0]
@@ -213,7 +212,7 @@ class Scope:
             low = max(low, -(rest // factor))
         else:
             high = min(high, rest // -factor)
-        if kind is self.equal_zero:
+        if claim == "== 0":
             low = high = self.values[number]
         if self.bounds[number] != (low, high):
             self.bounds[number] = low, high
@@ -241,7 +240,7 @@ class Size:
     def pin(self) -> int:
         """Returns the value in the example, which it then has in the whole class."""
         value = self.value
-        self.scope.guard(add(self.terms, {(): -value}), self.scope.equal_zero)
+        self.scope.guard(add(self.terms, {(): -value}), "== 0")
         return value
 
     # Arithmetic.
@@ -395,7 +394,6 @@ def divide(left: Any, right: Any) -> Any:
         above, is_whole = take_out(above, product)
         if is_whole:
             return _divide_by(scope, above, factor)
-        above = terms_of(left)
     if key_of(above) == key_of(below):
         return 1
     return scope.divide(above, below)
@@ -442,7 +440,7 @@ def _is_zero(scope: Scope, terms: Terms) -> bool:
     if scope.is_structural:
         return False
     is_zero = evaluate(terms, scope.values) == 0
-    scope.guard(terms, scope.equal_zero if is_zero else scope.not_zero)
+    scope.guard(terms, "== 0" if is_zero else "!= 0")
     return is_zero
 
 
@@ -453,9 +451,9 @@ def _is_at_least(left: Any, right: Any) -> bool:
     if low >= 0 or high < 0:
         return low >= 0
     if evaluate(terms, scope.values) >= 0:
-        scope.guard(terms, scope.at_least_zero)
+        scope.guard(terms, ">= 0")
         return True
-    scope.guard(add({product: -factor for product, factor in terms.items()}, {(): -1}), scope.at_least_zero)
+    scope.guard(add({product: -factor for product, factor in terms.items()}, {(): -1}), ">= 0")
     return False
 
 

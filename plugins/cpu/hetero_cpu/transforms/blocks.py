@@ -10,18 +10,14 @@ For machine code alone: the toolkit restores the weights of a MatMulNBits in eac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames
 from hetero_core.transforms.constants import drop_unread
+from hetero_cpu.transforms.writer import Array, Writer, derive_constant
 
-Array = np.ndarray[Any, Any]
 _BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 _BLOCK_UNIT = 16
 
@@ -30,29 +26,23 @@ def multiply_blocks(network: Network) -> Network:
     """Returns the network with these products as MatMulNBits; linear, and no constant is read."""
     if "DequantizeLinear" not in network.op_types:
         return network
-    names, constants, nodes = FreshNames(network), dict(network.initializers), list[Node]()
+    writer, is_changed = Writer(network), False
     for node in network.nodes:
         product = _read_product(node, network)
         if product is None:
-            nodes.append(node)
+            writer.nodes.append(node)
             continue
+        is_changed = True
         parts, sizes, origins = product
-        inputs = [node.inputs[0]]
-        for part in parts:
-            inputs.append("" if part is None else names.value(f"{node.outputs[0]}/blocks"))
-            if part is not None:
-                constants[inputs[-1]] = part
-        inputs += ["", *node.inputs[2:]]
-        fields: Any = {"inputs": tuple(inputs), "attributes": MappingProxyType(sizes), "origins": (*origins, *node.origins)}
-        nodes.append(replace(node, op_type="MatMulNBits", domain="com.microsoft", opset=1, since_version=0, **fields))
-    if len(constants) == len(network.initializers):
-        return network
-    return drop_unread(replace(network, nodes=tuple(nodes), initializers=MappingProxyType(constants)))
+        held = ["" if part is None else writer.hold(part, writer.names.value(f"{node.outputs[0]}/blocks")) for part in parts]
+        writer.origins = (*origins, *node.origins)
+        inputs = (node.inputs[0], *held, "", *node.inputs[2:])
+        writer.nodes.append(writer.make_node("MatMulNBits", inputs, node.outputs, sizes))
+    return drop_unread(writer.write_network()) if is_changed else network
 
 
-def _read_numbers(constant: Initializer, *, is_turned: bool) -> Array:
+def _read_numbers(array: Array, *, is_turned: bool) -> Array:
     """Returns a matrix as (outputs, depth), of which it is stored turned unless it `is_turned` already."""
-    array: Array = constant.array
     numbers = array.astype(np.int8) if array.dtype.kind == "V" else array
     return numbers if is_turned else numbers.T
 
@@ -62,25 +52,24 @@ def _hold_codes(codes: Initializer, sizes: Mapping[str, int], middle: int, *, is
     depth, outputs, bits, block = (sizes[name] for name in ("K", "N", "bits", "block_size"))
     blocks = -(-depth // block)
 
-    def load() -> Array:
+    def pack(array: Array) -> Array:
         whole = np.zeros((outputs, blocks * block), np.uint8)
-        whole[:, :depth] = _read_numbers(codes, is_turned=is_turned).astype(np.int16) + middle
+        whole[:, :depth] = _read_numbers(array, is_turned=is_turned).astype(np.int16) + middle
         packed = whole[:, :: 8 // bits].copy()
         for place in range(1, 8 // bits):
             packed |= whole[:, place :: 8 // bits] << np.uint8(bits * place)
-        codes.release()
         return packed.reshape(outputs, blocks, -1)
 
-    return Initializer("uint8", (outputs, blocks, block * bits // 8), load, is_renewable=True)
+    return derive_constant(codes, pack, (outputs, blocks, block * bits // 8), "uint8")
 
 
 def _hold_factors(constant: Initializer, added: int, *, is_turned: bool) -> Initializer:
     """Returns numbers of each output and block, plus `added`, as float32, made when they are read."""
 
-    def load() -> Array:
-        return np.ascontiguousarray(_read_numbers(constant, is_turned=is_turned).astype(np.float32) + np.float32(added))
+    def convert(array: Array) -> Array:
+        return np.ascontiguousarray(_read_numbers(array, is_turned=is_turned).astype(np.float32) + np.float32(added))
 
-    return Initializer("float32", constant.shape[:: 1 if is_turned else -1], load, is_renewable=True)
+    return derive_constant(constant, convert, constant.shape[:: 1 if is_turned else -1])
 
 
 def _read_product(node: Node, network: Network) -> tuple[tuple[Initializer | None, ...], dict[str, int], tuple[str, ...]] | None:

@@ -8,8 +8,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, fixed_sizes
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_shape
-from hetero_core.transforms.rewrite import Replacement
-from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operators
+from hetero_cpu.transforms.writer import Writer, rewrite_operators
 
 _FIRST_WITH_CACHES = 23
 _KEYS_AXIS, _RANK = 2, 4
@@ -83,25 +82,26 @@ def share_heads(network: Network) -> Network:
     return network if shared is network else drop_unread(shared)
 
 
-def _share(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _share(network: Network, node: Node, writer: Writer) -> bool:
     if set(node.attributes) != {"scale"} or len(node.inputs) not in (3, 4) or not _is_same_for_heads(network, node.inputs[3:]):
-        return None
+        return False
     sources = [_find_unrepeated(network, value) for value in node.inputs[1:3]]
     q, k, v = (_read_sizes(network, value) for value in (node.inputs[0], *sources))
     if len(q) != _RANK or len(k) != _RANK or len(v) != _RANK or q[2] != 1 or k[:3] != v[:3] or 0 in (*q, *k, *v):
-        return None
+        return False
     (heads, size), groups, value_size = q[1::2], k[1], v[3]
     # As constants of a Reshape they have to be plain numbers; the batch is copied.
     if any(type(number) is not int for number in (heads, size, groups, value_size)):
-        return None
+        return False
     if heads % groups or heads > groups * _MOST_QUERIES:
-        return None
+        return False
     queries = writer.add("Reshape", node.inputs[0], writer.add_integers(0, groups, heads // groups, size))
     mixed = writer.add("Attention", queries, *sources, *node.inputs[3:], scale=node.attributes["scale"])
     writer.add("Reshape", mixed, writer.add_integers(0, heads, 1, value_size))
     shapes = {queries: (q[0], groups, heads // groups, size), mixed: (q[0], groups, heads // groups, value_size)}
-    types = {value: TensorType("float32", shape) for value, shape in shapes.items()}
-    return replace(writer.finish_with(node.outputs[0]), types=types)
+    writer.types.update((value, TensorType("float32", shape)) for value, shape in shapes.items())
+    writer.end_with(node.outputs[0])
+    return True
 
 
 def _find_unrepeated(network: Network, value: str) -> str:

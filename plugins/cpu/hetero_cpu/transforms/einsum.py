@@ -20,8 +20,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.operators import REFUSALS, read_equation
 from hetero_core.network.types import Dimension
 from hetero_core.transforms.matching import read_shape
-from hetero_core.transforms.rewrite import Replacement
-from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operators
+from hetero_cpu.transforms.writer import Writer, rewrite_operators
 
 
 def express_einsum(network: Network) -> Network:
@@ -29,25 +28,25 @@ def express_einsum(network: Network) -> Network:
     return rewrite_operators(network, {("", "Einsum"): _express})
 
 
-def _express(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _express(network: Network, node: Node, writer: Writer) -> bool:
     try:
         terms, output = read_equation(node)
     except REFUSALS:
-        return None
+        return False
     if any(not term or len(set(term)) < len(term) for term in terms) or len(set(output)) < len(output):
-        return None
+        return False
     sizes: dict[str, Dimension] = {}
     for value, term in zip(node.inputs, terms, strict=True):
         shape = read_shape(network, value)
         if shape is None or len(shape) != len(term):
-            return None
+            return False
         for letter, size in zip(term, shape, strict=True):
             other = sizes.setdefault(letter, size)
             if other != size:
                 if isinstance(size, int) and isinstance(other, int):
-                    return None
+                    return False
                 sizes[letter] = None
-    products = _Products(network, sizes, writer)
+    products = _Products(sizes, writer)
     operands = list(zip(node.inputs, terms, strict=True))
     left = operands[0]
     for index, right in enumerate(operands[1:], 2):
@@ -55,13 +54,14 @@ def _express(network: Network, node: Node, writer: NodeWriter) -> Replacement | 
         kept = "".join(dict.fromkeys(letter for letter in left[1] + right[1] if letter in later))
         product = products.multiply(left, right, output if index == len(operands) else kept)
         if product is None:
-            return None
+            return False
         left = product
     if len(operands) == 1:
         if sorted(output) != sorted(left[1]):
-            return None
+            return False
         writer.add("Transpose", left[0], perm=tuple(map(left[1].index, output)))
-    return writer.finish_with(node.outputs[0])
+    writer.end_with(node.outputs[0])
+    return True
 
 
 _Operand = tuple[str, str]
@@ -72,9 +72,8 @@ _Operand = tuple[str, str]
 class _Products:
     """Writes products; `sizes` are those of letters. A group of letters is an axis that they share."""
 
-    network: Network
     sizes: dict[str, Dimension]
-    writer: NodeWriter
+    writer: Writer
 
     def multiply(self, left: _Operand, right: _Operand, output: str) -> _Operand | None:
         """Returns the product with the letters of `output`, in that order; None if a letter is summed alone, or sizes are not known."""
@@ -86,7 +85,7 @@ class _Products:
         if not sums:
             return self.writer.add("Mul", self._spread(left, output), self._spread(right, output)), output
         # Constants are packed on the right; else the order of the output decides.
-        are_constant = [operand[0] in self.network.initializers for operand in (left, right)]
+        are_constant = [operand[0] in self.writer.constants for operand in (left, right)]
         if are_constant[0] > are_constant[1] or (
             not are_constant[1] and output and output[-1] in left[1] and output[-1] not in batch
         ):

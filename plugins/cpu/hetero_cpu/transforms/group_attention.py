@@ -13,21 +13,20 @@ apart before a run. ONNX's operators append at the end of the past, which is wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import sqrt
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_axes, read_integers, read_shape
-from hetero_core.transforms.rewrite import Replacement, replace_nodes
-from hetero_cpu.transforms.microsoft import NodeWriter, is_float, read_input, widen_tables
+from hetero_cpu.transforms.microsoft import read_input, turn_heads, widen_tables
+from hetero_cpu.transforms.writer import Writer
 
 _RESHAPING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators that keep the numbers of keys."""
@@ -37,6 +36,8 @@ _ATTRIBUTES = (
 )
 _RANK = 4
 _LOWEST = float(np.finfo(np.float32).min)
+Tables = tuple[str, str, int]
+"""Cosines and sines, and how many elements of a head they turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,13 @@ def append_evenly(network: Network) -> tuple[Network, EvenRows | None]:
     return (network, None) if rewritten is None else (drop_unread(rewritten), rows)
 
 
-@dataclass(slots=True, eq=False)
 class _Rewriting:
-    network: Network
-    nodes: Sequence[Node]
-    derived: dict[Any, Any] = field(default_factory=dict)
-    """Values that the nodes share, by what they are: the end of the past, the tables of angles and the masks."""
-    caches: dict[str, ValueType] = field(default_factory=dict)
-    """The types of inputs that are caches: heads and their size follow from the nodes, also where a model declares them as open."""
+    def __init__(self, network: Network, nodes: Sequence[Node]) -> None:
+        self.network, self.nodes, self.writer = network, nodes, Writer(network)
+        self.tables: dict[tuple[str, str], Tables] = {}
+        self.masks: dict[int, str] = {}
+        self.caches: dict[str, ValueType] = {}
+        """The types of inputs that are caches: heads and their size follow from the nodes, also where a model declares them as open."""
 
     def find_rows(self) -> EvenRows | None:
         """Returns the condition; None if it cannot be told."""
@@ -134,19 +134,19 @@ class _Rewriting:
 
     def rewrite(self) -> Network | None:
         """Returns the network with all nodes written as operators of ONNX."""
-        names, types = FreshNames(self.network), dict[str, ValueType]()
-        replacements: dict[str, Replacement] = {}
-        for node in self.nodes:
-            writer = NodeWriter(self.network, names, types, node.name)
-            if not self._write(node, writer):
+        writer = self.writer
+        for node in self.network.nodes:
+            writer.label, writer.origins = node.name, node.origins
+            if node not in self.nodes:
+                writer.nodes.append(node)
+            elif not self._write(node):
                 return None
-            replacements[node.name] = writer.finish()
-        rewritten = replace_nodes(self.network, lambda node: replacements.get(node.name))
-        inputs = tuple(replace(spec, type=self.caches.get(spec.name, spec.type)) for spec in rewritten.inputs)
-        return replace(rewritten, inputs=inputs, types=MappingProxyType({**rewritten.types, **self.caches}))
+        writer.types.update(self.caches)
+        inputs = tuple(replace(spec, type=self.caches.get(spec.name, spec.type)) for spec in self.network.inputs)
+        return replace(writer.write_network(), inputs=inputs)
 
-    def _write(self, node: Node, writer: NodeWriter) -> bool:
-        get = node.attributes.get
+    def _write(self, node: Node) -> bool:
+        get, writer = node.attributes.get, self.writer
         heads, groups, window = int(get("num_heads", 0)), int(get("kv_num_heads", 0)), int(get("local_window_size", -1))
         shape, past, is_causal = read_shape(self.network, node.inputs[0]), read_input(node, 3), bool(get("causal", 1))
         is_special = any(
@@ -159,7 +159,7 @@ class _Rewriting:
         if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or not groups or heads % groups:
             return False
         floats = [*filter(None, node.inputs[:5])]
-        if not all(is_float(self.network, value) for value in floats):
+        if not all(writer.dtype(value) == "float32" for value in floats):
             return False
         is_packed = not node.inputs[1]
         size, rest = divmod(shape[2], heads + 2 * groups if is_packed else heads)
@@ -167,10 +167,10 @@ class _Rewriting:
             return False
         tables = None
         if get("do_rotary", 0):
-            tables = self._find_tables(node, writer, size)
+            tables = self._find_tables(node, size)
             if tables is None:
                 return False
-        query, key, value = self._lay_heads(node, writer, (heads, groups, size), tables)
+        query, key, value = self._lay_heads(node, (heads, groups, size), tables)
         presents = [*node.outputs[1:3], "", ""][:2]
         joined = []
         for cache, new, present in zip(node.inputs[3:5], (key, value), presents, strict=True):
@@ -185,63 +185,58 @@ class _Rewriting:
             wide, axis = writer.add_integers(1, 1, heads // groups, 1, 1), writer.add_integers(2)
             whole = writer.add_integers(0, heads, -1, size)
             joined = [writer.add("Reshape", writer.add("Expand", writer.add("Unsqueeze", x, axis), wide), whole) for x in joined]
-        mask = self._find_mask(node, writer, window)
-        mixed = writer.add("Attention", query, *joined, mask, scale=float(get("scale", 0.0)) or 1 / sqrt(size))
+        mixed = writer.add("Attention", query, *joined, self._find_mask(window), scale=float(get("scale", 0.0)) or 1 / sqrt(size))
         writer.join_heads(mixed, heads * size, node.outputs[0])
         return True
 
-    def _lay_heads(
-        self, node: Node, writer: NodeWriter, sizes: tuple[int, int, int], tables: tuple[str, str, int] | None
-    ) -> tuple[str, str, str]:
+    def _lay_heads(self, node: Node, sizes: tuple[int, int, int], tables: Tables | None) -> tuple[str, str, str]:
         """Returns query, key and value by heads, query and key turned; together if they come so."""
-        heads, groups, size = sizes
+        (heads, groups, size), writer = sizes, self.writer
         if not node.inputs[1]:
             both, value = writer.split(writer.lay_heads(node.inputs[0], heads + 2 * groups, size), (heads + groups, groups), 1)
             if tables is not None:
-                both = writer.turn(both, tables[:2], tables[2], size)
+                both = turn_heads(writer, both, tables[:2], tables[2], size)
             query, key = writer.split(both, (heads, groups), 1)
             return query, key, value
         query, key, value = (writer.lay_heads(x, n, size) for x, n in zip(node.inputs[:3], (heads, groups, groups), strict=True))
         if tables is not None:
-            query, key = (writer.turn(x, tables[:2], tables[2], size) for x in (query, key))
+            query, key = (turn_heads(writer, x, tables[:2], tables[2], size) for x in (query, key))
         return query, key, value
 
-    def _find_places(self, node: Node, writer: NodeWriter) -> tuple[str, str, str]:
-        """Returns the places of the new keys, and of all keys, and the numbers that they end at."""
-        if "places" not in self.derived:
-            scalar, zero, step = (writer.add_constant(np.array(x, np.int64)) for x in (2, 0, 1))
-            past = read_input(node, 3)
-            begin = writer.add("Gather", writer.add("Shape", past), scalar, axis=0) if past else zero
-            total = writer.add("Reshape", writer.add("Cast", node.inputs[6], to=7), writer.add_integers())
-            self.derived["places"] = (writer.add("Range", begin, total, step), writer.add("Range", zero, total, step), total)
-        places: tuple[str, str, str] = self.derived["places"]
-        return places
+    @cached_property
+    def _places(self) -> tuple[str, str]:
+        """The places of the new keys, and of all keys, which are the same for all nodes."""
+        node, writer = self.nodes[0], self.writer
+        scalar, zero, step = (writer.add_constant(np.array(x, np.int64)) for x in (2, 0, 1))
+        past = read_input(node, 3)
+        begin = writer.add("Gather", writer.add("Shape", past), scalar, axis=0) if past else zero
+        total = writer.add("Reshape", writer.add("Cast", node.inputs[6], to=7), writer.add_integers())
+        return writer.add("Range", begin, total, step), writer.add("Range", zero, total, step)
 
-    def _find_tables(self, node: Node, writer: NodeWriter, size: int) -> tuple[str, str, int] | None:
+    def _find_tables(self, node: Node, size: int) -> Tables | None:
         """Returns cosines and sines of the new keys, and how many elements of a head they turn."""
-        names = read_input(node, 7), read_input(node, 8)
-        if names not in self.derived:
+        writer, names = self.writer, (read_input(node, 7), read_input(node, 8))
+        if names not in self.tables:
             tables = widen_tables(self.network, *names)
             if tables is None or not 0 < tables[0].shape[1] <= size:
                 return None
-            places, axes = self._find_places(node, writer)[0], writer.add_integers(0, 1)
-            turned = [
-                writer.add("Unsqueeze", writer.add("Gather", writer.add_constant(table), places, axis=0), axes) for table in tables
-            ]
-            self.derived[names] = (*turned, tables[0].shape[1])
-        tables_of_node: tuple[str, str, int] = self.derived[names]
-        return tables_of_node
+            axes = writer.add_integers(0, 1)
+            cosines, sines = (
+                writer.add("Unsqueeze", writer.add("Gather", writer.add_constant(table), self._places[0], axis=0), axes)
+                for table in tables
+            )
+            self.tables[names] = cosines, sines, tables[0].shape[1]
+        return self.tables[names]
 
-    def _find_mask(self, node: Node, writer: NodeWriter, window: int) -> str:
+    def _find_mask(self, window: int) -> str:
         """Returns 0 for each key that a query may see, and the lowest number for all others."""
-        if ("mask", window) not in self.derived:
-            new, keys, _ = self._find_places(node, writer)
+        if window not in self.masks:
+            writer, (new, keys) = self.writer, self._places
             queries = writer.add("Unsqueeze", new, writer.add_integers(1))
             allowed = writer.add("LessOrEqual", keys, queries)
             if window > 0:
                 first = writer.add("Sub", queries, writer.add_constant(np.array(window, np.int64)))
                 allowed = writer.add("And", allowed, writer.add("Greater", keys, first))
             limits = (writer.add_constant(np.array(number, np.float32)) for number in (0.0, _LOWEST))
-            self.derived["mask", window] = writer.add("Where", allowed, *limits)
-        mask: str = self.derived["mask", window]
-        return mask
+            self.masks[window] = writer.add("Where", allowed, *limits)
+        return self.masks[window]

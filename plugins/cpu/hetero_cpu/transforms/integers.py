@@ -4,8 +4,8 @@
 x ── QuantizeLinear ──> q - zero point ── Conv on whole numbers ──> sum ── scale, round, limit ──> q - zero point ── ...
 ```
 
-A quantized tensor is held as float32 numbers q - zero point (`Codes`); its bytes are made only if another node reads them. A float that
-is a multiple of such numbers is held as numbers and factor (`Scaled`) until a node asks for the float. The weights of a product bound all
+A quantized tensor is held as float32 numbers q - zero point; its bytes are made only if another node reads them. A float that is a
+multiple of such numbers is held as numbers and factor until a node asks for the float. The weights of a product bound all
 of its partial sums; if they may reach 2^24, the depth is cut into pieces. Nodes that are not recognized stay as they are.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,12 @@ from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import Dimension, TensorType, shape_of
+from hetero_core.network.types import Dimension, TensorType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_cpu.transforms.microsoft import read_input
+from hetero_cpu.transforms.writer import Array, Writer, derive_constant
 
-Array = np.ndarray[Any, Any]
 Shape = tuple[Dimension, ...] | None
 
 EXACT = 1 << 24
@@ -39,37 +37,21 @@ _MOST_PIECES = 16
 
 _LIMITS = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-_SINCE = {
-    **dict.fromkeys(("Add", "Div", "Identity", "Mul", "Sub"), 14),
-    **dict.fromkeys(("AveragePool", "Conv", "Round"), 11),
-    **dict.fromkeys(("MatMulInteger", "ThresholdedRelu"), 10),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), 20),
-    **dict(zip(("GlobalAveragePool", "LeakyRelu", "MultiplyAdd", "Where"), (1, 6, 0, 16), strict=True)),
-}
-"""The versions of the operators that the pass makes; 13 for all others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Codes:
-    """A tensor of integers: the sum of `parts`, float32 values, is its elements less `zero`.
+class Numbers:
+    """A tensor of integers: the sum of `parts`, float32 values, is its elements less `zero`. Or float32, such a sum times `factor`.
 
     `zero` is a number, or the name of a scalar that a run computes. `ranges`: the limits of the elements less `zero`, for each extreme
-    zero point.
+    zero point. `factor` broadcasts over the sum, whose `dtype` is empty then unless its elements are codes of few bits.
     """
 
     parts: tuple[str, ...]
-    zero: int | str
-    dtype: str
-    ranges: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """A float32 value: `source` times `factor`, which broadcasts over it. `codes` are those of `source` if they are bytes."""
-
-    source: str
-    factor: Array
-    codes: Codes | None = None
+    zero: int | str = 0
+    dtype: str = ""
+    ranges: tuple[tuple[int, int], ...] = ()
+    factor: Array | None = None
     is_positive: bool = False
 
 
@@ -99,24 +81,13 @@ class Weight:
 
     def hold(self, cut: tuple[slice, ...]) -> Initializer:
         """Returns a part of the numbers as float32, made on first use."""
-
-        def load() -> Array:
-            part = np.ascontiguousarray(self.read()[cut])
-            self.constant.release()
-            return part
-
-        return Initializer("float32", tuple(part.stop - part.start for part in cut), load, is_renewable=True)
+        shape = tuple(part.stop - part.start for part in cut)
+        return derive_constant(self.constant, lambda _: np.ascontiguousarray(self.read()[cut]), shape)
 
     def dequantize(self) -> Initializer:
         """Returns the float32 numbers that the integers stand for, made on first use."""
-
-        def load() -> Array:
-            numbers = self.read(np.int32).astype(np.float32)
-            scale = self.scale if self.scale.size == 1 else _along(self.scale, self.axis, numbers.ndim)
-            self.constant.release()
-            return numbers * scale
-
-        return Initializer("float32", self.shape, load, is_renewable=True)
+        scale = self.scale if self.scale.size == 1 else _along(self.scale, self.axis, len(self.shape))
+        return derive_constant(self.constant, lambda _: self.read(np.int32).astype(np.float32) * scale, self.shape)
 
 
 def _along(values: Array, axis: int, rank: int) -> Array:
@@ -125,43 +96,34 @@ def _along(values: Array, axis: int, rank: int) -> Array:
 
 
 def is_weight_of_product(node: Node, network: Network) -> bool:
-    """Says whether a node dequantizes a constant that a product reads: its integers are to stay."""
-    if node.op_type != "DequantizeLinear":
-        return False
-    for reader in _list_readers(node.outputs[0], network):
-        readers = _list_readers(reader.outputs[0], network) if reader.op_type == "Transpose" else (reader,)
-        if any(each.op_type in _PRODUCTS and not each.domain for each in readers):
-            return True
-    return False
+    """Says whether a DequantizeLinear makes weights of a product, which may read them turned: their integers are to stay."""
+    readers = _list_readers(node.outputs[0], network)
+    turned = [each for reader in readers if reader.op_type == "Transpose" for each in _list_readers(reader.outputs[0], network)]
+    return any(reader.op_type in _PRODUCTS and not reader.domain for reader in (*readers, *turned))
 
 
-def _list_readers(value: str, network: Network) -> Iterable[Node]:
-    return (network.nodes[index] for index in network.index_of_consumers.get(value, ()))
+def _list_readers(value: str, network: Network) -> list[Node]:
+    return [network.nodes[index] for index in network.index_of_consumers.get(value, ())]
 
 
 def compute_integers(network: Network) -> Network:
     """Returns the network with its quantized operators as float32 operators on whole numbers; linear, and reads all quantized weights."""
     rewriter = _Rewriter(network)
     for node in network.nodes:
-        rewriter.add(node)
+        rewriter.add_node(node)
     rewritten = rewriter.finish()
     return network if rewritten is None else drop_unread(eliminate_copies(rewritten))
 
 
-class _Rewriter:
+class _Rewriter(Writer):
     """The network as far as it is rewritten. A rule takes a node and returns whether it has made the node's outputs."""
 
     def __init__(self, network: Network) -> None:
-        self.network, self.names = network, FreshNames(network)
-        self.nodes: list[Node] = []
-        self.types = dict(network.types)
-        self.constants = dict(network.initializers)
-        self.codes: dict[str, Codes] = {}
-        self.scaled: dict[str, Scaled] = {}
+        super().__init__(network)
+        self.held: dict[str, Numbers] = {}
         self.weights: dict[str, Weight] = {}
         self.pending: set[str] = set()
         """Values of the network that exist as codes or multiples alone."""
-        self.origins: tuple[str, ...] = ()
         self.makers: dict[str, tuple[str, ...]] = {}
         """The origins of the values of the network that rules have made."""
         self.absorbed: dict[str, tuple[str, ...]] = {}
@@ -172,7 +134,7 @@ class _Rewriter:
 
     # The walk.
 
-    def add(self, node: Node) -> None:
+    def add_node(self, node: Node) -> None:
         absorbed = [origin for value in node.inputs for origin in self.absorbed.get(value, ())]
         self.origins = tuple(dict.fromkeys((*absorbed, *node.origins)))
         count = len(self.nodes)
@@ -196,33 +158,24 @@ class _Rewriter:
         """Returns the rewritten network; None if nothing was recognized."""
         for spec in self.network.outputs:
             self.make(spec.name)
-        if not self.is_changed and not self.weights:
-            return None
-        return replace(
-            self.network, nodes=tuple(self.nodes), initializers=MappingProxyType(self.constants), types=MappingProxyType(self.types)
-        )
+        return self.write_network() if self.is_changed or self.weights else None
 
     def make(self, value: str) -> None:
         """Makes a value of the network that exists as codes or as a multiple."""
         if value not in self.pending:
             return
         self.pending.discard(value)
-        origins, self.origins = self.origins, self.makers.get(value, self.origins)
-        self.make_pending(value)
+        codes, shape, origins = self.held[value], self.shape(value), self.origins
+        self.origins, parts = self.makers.get(value, origins), codes.parts
+        if codes.factor is not None:
+            self.rescale(parts[0], codes.factor, shape, is_sum=not codes.dtype, output=value)
+        else:
+            if len(parts) == 1 and codes.zero != 0:
+                parts = (self.emit("Add", parts[0], self.read_float(codes.zero), shape=shape),)
+            self.sum_integers(parts, codes.dtype, shape, output=value)
         self.origins = origins
 
-    def make_pending(self, value: str) -> None:
-        shape = self.shape(value)
-        if value in self.scaled:
-            scaled = self.scaled[value]
-            self.rescale(scaled.source, scaled.factor, shape, is_sum=scaled.codes is None, output=value)
-            return
-        codes = self.codes[value]
-        if len(codes.parts) == 1 and codes.zero != 0:
-            codes = replace(codes, parts=(self.emit("Add", codes.parts[0], self.read_float(codes.zero), shape=shape),))
-        self.add_integers(codes.parts, codes.dtype, shape, output=value)
-
-    def add_integers(self, parts: Sequence[str], dtype: str, shape: Shape, output: str = "") -> str:
+    def sum_integers(self, parts: Sequence[str], dtype: str, shape: Shape, output: str = "") -> str:
         """Returns the sum of whole numbers as integers."""
         total, *others = (self.cast(part, dtype, shape, output="" if len(parts) > 1 else output) for part in parts)
         for place, other in enumerate(others, 2):
@@ -235,11 +188,9 @@ class _Rewriter:
     def build(self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any) -> Node:
         """Returns a node of ONNX's own domain; an output without a name gets one, and a type."""
         result = output or self.names.value(f"{inputs[0]}/{op_type}")
-        version = _SINCE.get(op_type, 13)
         if not output:
             self.types[result] = TensorType(dtype, shape)
-        name = self.names.node(f"{result}/{op_type}")
-        return Node(name, op_type, inputs, (result,), "", version or 14, version, MappingProxyType(attributes), (), self.origins)
+        return self.make_node(op_type, inputs, (result,), attributes)
 
     def emit(self, op_type: str, *inputs: str, **more: Any) -> str:
         """Adds a node as `build` returns it, and returns its output."""
@@ -249,7 +200,7 @@ class _Rewriter:
     def write(self, op_type: str, *inputs: str, **more: Any) -> str:
         """Adds the nodes that compute a node as `build` returns it, and returns its output."""
         node = self.build(op_type, *inputs, **more)
-        self.add(node)
+        self.add_node(node)
         return node.outputs[0]
 
     def emit_like(self, node: Node, *inputs: str, shape: Shape) -> str:
@@ -261,12 +212,6 @@ class _Rewriter:
         return result
 
     # What is known of values.
-
-    def shape(self, value: str) -> Shape:
-        return shape_of(self.constants[value].type if value in self.constants else self.types.get(value))
-
-    def dtype(self, value: str) -> str | None:
-        return getattr(self.constants[value].type if value in self.constants else self.types.get(value), "dtype", None)
 
     def constant(self, value: str, *dtypes: str) -> Array | None:
         """Returns a constant of one of these element types, by default float32."""
@@ -294,8 +239,7 @@ class _Rewriter:
         array = np.asarray(values, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.known:
-            self.known[key] = self.names.value("integers/number")
-            self.constants[self.known[key]] = Initializer.of_array(array)
+            self.known[key] = self.hold(Initializer.of_array(array), self.names.value("integers/number"))
         return self.known[key]
 
     def read_float(self, zero: int | str) -> str:
@@ -306,17 +250,16 @@ class _Rewriter:
         assert codes is not None
         return codes.parts[0]
 
-    def center(self, value: str, zero: int | str | None) -> Codes | None:
+    def center(self, value: str, zero: int | str | None) -> Numbers | None:
         """Returns the elements of a value less a zero point, in a single part; None for types that float32 does not hold."""
-        if zero is None or (value not in self.codes and self.dtype(value) not in _LIMITS):
+        if zero is None or (value not in self.held and self.dtype(value) not in _LIMITS):
             return None
         shape = self.shape(value)
-        codes = self.codes.get(value)
+        codes = self.held.get(value)
         if codes is None:
-            dtype = self.dtype(value) or ""
-            constant = self.constants.get(value)
+            dtype, constant = self.dtype(value), self.constants.get(value)
             numbers = self.cast(value, "float32", shape) if constant is None else self.number(constant.array)
-            codes = self.codes[value] = Codes((numbers,), 0, dtype, (_LIMITS[dtype],))
+            codes = self.held[value] = Numbers((numbers,), 0, dtype, (_LIMITS[dtype],))
         if len(codes.parts) > 1:
             if (value, "sum", "") not in self.known:
                 self.known[value, "sum", ""] = self.join(codes.parts, shape)
@@ -324,25 +267,21 @@ class _Rewriter:
         if codes.zero == zero:
             return codes
         (numbers,) = codes.parts
-        key = (value, zero)
-        if key not in self.known and isinstance(codes.zero, int) and isinstance(zero, int):
-            self.known[key] = self.emit("Add", numbers, self.number(codes.zero - zero), shape=shape)
+        key, moved = (value, zero), codes.zero - zero if isinstance(codes.zero, int) and isinstance(zero, int) else None
+        if key not in self.known and moved is not None:
+            self.known[key] = self.emit("Add", numbers, self.number(moved), shape=shape)
         elif key not in self.known:
             if codes.zero != 0:
                 numbers = self.emit("Add", numbers, self.read_float(codes.zero), shape=shape)
             self.known[key] = self.emit("Sub", numbers, self.read_float(zero), shape=shape) if zero != 0 else numbers
-        if isinstance(codes.zero, int) and isinstance(zero, int):
-            ranges = tuple((low + codes.zero - zero, high + codes.zero - zero) for low, high in codes.ranges)
-        else:
-            ranges = _open_ranges(codes.dtype, zero)
-        return Codes((self.known[key],), zero, codes.dtype, ranges)
+        ranges = (
+            _open_ranges(codes.dtype, zero) if moved is None else tuple((low + moved, high + moved) for low, high in codes.ranges)
+        )
+        return Numbers((self.known[key],), zero, codes.dtype, ranges)
 
-    def keep(self, value: str, known: Codes | Scaled) -> bool:
-        """Notes the codes or the multiple that a value of the network is, which a later reader may ask for."""
-        if isinstance(known, Codes):
-            self.codes[value] = known
-        else:
-            self.scaled[value] = known
+    def keep(self, value: str, numbers: Numbers) -> bool:
+        """Notes the numbers that a value of the network stands for, which a later reader may ask for."""
+        self.held[value] = numbers
         self.pending.add(value)
         return True
 
@@ -352,14 +291,17 @@ class _Rewriter:
         """Returns the sum of whole numbers, rounded once to float32."""
         if len(parts) <= 2:
             return self.emit("Add", *parts, shape=shape) if len(parts) == 2 else parts[0]
-        return self.cast(self.add_integers(parts, "int32", shape), "float32", shape)
+        return self.cast(self.sum_integers(parts, "int32", shape), "float32", shape)
 
-    def multiply(self, node: Node, x: Codes, weight: Weight, bias: Array | None = None) -> tuple[tuple[str, ...], int] | None:
+    def multiply(self, node: Node, x: Numbers, weight: Weight, bias: Array | None = None) -> tuple[tuple[str, ...], int] | None:
         """Returns the parts of a product of whole numbers and the bound of its sum; None if it may be too large.
 
         `node` is a product of floats with the attributes and the output of the product. bias: whole numbers, one for each output.
         """
-        numbers, shape = weight.read(np.int16), self.shape(node.outputs[0])
+        rank, shape = len(weight.shape), self.shape(node.outputs[0])
+        if weight.constant.dtype not in ("int8", "uint8") or rank < 2 or (rank != 2 and "Conv" not in node.op_type):
+            return None
+        numbers = weight.read(np.int16)
         is_turned = node.op_type == "Conv" or bool(node.attributes.get("transB", 0))
         outputs, depth = (0, 1) if is_turned else (1, 0)
         group = int(node.attributes.get("group", 1))
@@ -385,7 +327,7 @@ class _Rewriter:
             parts.append(self.emit_like(node, *inputs, shape=shape))
         return tuple(parts), int(total.max(initial=0))
 
-    def multiply_computed(self, node: Node, a: Codes, b: Codes) -> tuple[tuple[str, ...], int] | None:
+    def multiply_computed(self, node: Node, a: Numbers, b: Numbers) -> tuple[tuple[str, ...], int] | None:
         """Returns the parts of a matrix product of computed whole numbers and the bound of its sum; None if it may be too large."""
         left, shape = self.shape(node.inputs[0]), self.shape(node.outputs[0])
         depth = left[-1] if left and len(left) >= 2 else None
@@ -414,8 +356,7 @@ class _Rewriter:
         """Returns the name of the whole numbers of a part of a weight."""
         key = (weight.name, weight.is_turned, weight.zero.tobytes(), *((each.start, each.stop) for each in cut))
         if key not in self.known:
-            self.known[key] = self.names.value(f"{weight.name}/numbers")
-            self.constants[self.known[key]] = weight.hold(cut)
+            self.known[key] = self.hold(weight.hold(cut), self.names.value(f"{weight.name}/numbers"))
         return self.known[key]
 
     def read_weight(self, value: str, zero_point: str, scale: Array, axis: int) -> Weight | None:
@@ -441,22 +382,26 @@ class _Rewriter:
             return self.emit("Mul", total, self.number(factor), shape=shape, output=output)
         return self.emit("MultiplyAdd", total, self.number(factor), self.number(summand), shape=shape, output=output)
 
-    def saturate(self, value: str, zero: int, dtype: str, shape: Shape, *, is_positive: bool = False) -> Codes:
-        """Returns round(value) + zero limited to a type, less zero. ThresholdedRelu makes NaN the lowest number, as the toolkit does."""
+    def saturate(self, value: str, zero: int | str, dtype: str, shape: Shape, *, is_positive: bool = False) -> Numbers:
+        """Returns round(value) + zero limited to a type, less zero; the type of a computed zero is uint8.
+
+        ThresholdedRelu makes NaN the lowest number, as the toolkit does.
+        """
         low, high = _LIMITS[dtype]
-        rounded = self.emit("Round", value, shape=shape)
-        if zero - low:
-            rounded = self.emit("Add", rounded, self.number(zero - low), shape=shape)
+        rounded, shift = self.emit("Round", value, shape=shape), self.read_float(zero if isinstance(zero, str) else zero - low)
+        if zero != low:
+            rounded = self.emit("Add", rounded, shift, shape=shape)
         positive = self.emit("ThresholdedRelu", rounded, shape=shape, alpha=0.0)
         limited = self.emit("Clip", positive, self.number(0), self.number(high - low), shape=shape)
-        if zero - low:
-            limited = self.emit("Sub", limited, self.number(zero - low), shape=shape)
-        return Codes((limited,), zero, dtype, ((max(low - zero, 0) if is_positive else low - zero, high - zero),))
+        if zero != low:
+            limited = self.emit("Sub", limited, shift, shape=shape)
+        ranges = [(max(least, 0) if is_positive else least, most) for least, most in _open_ranges(dtype, zero)]
+        return Numbers((limited,), zero, dtype, tuple(ranges))
 
     def target(self, value: str, default: str) -> tuple[int, str] | None:
         """Returns a constant zero point of a result and its type."""
         zero, dtype = self.zero(value), self.dtype(value) if value else default
-        return (zero, dtype) if isinstance(zero, int) and dtype in _LIMITS and dtype is not None else None
+        return (zero, dtype) if isinstance(zero, int) and dtype in _LIMITS else None
 
 
 def _open_ranges(dtype: str, zero: int | str) -> tuple[tuple[int, int], ...]:
@@ -510,16 +455,15 @@ def _quantize(state: _Rewriter, node: Node) -> bool:
         return False
     if state.dtype(value) != "float32" or value in state.constants:
         return False
-    (zero, dtype), shape, scaled = target, state.shape(value), state.scaled.get(value)
-    if scaled is None:
+    (zero, dtype), shape, scaled = target, state.shape(value), state.held.get(value)
+    if scaled is None or scaled.factor is None:
         quotient = state.emit("Div", value, state.number(scale), shape=shape)
         maker = state.network.find_producer(value)
         is_positive = maker is not None and maker.op_type == "Relu"
         return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape, is_positive=is_positive))
-    codes = scaled.codes
-    if codes is not None and codes.zero == zero and codes.dtype == dtype and scaled.factor.size == 1 and scaled.factor == scale:
-        return state.keep(node.outputs[0], codes)
-    quotient = state.rescale(scaled.source, scaled.factor / scale, shape, is_sum=codes is None)
+    if scaled.zero == zero and scaled.dtype == dtype and scaled.factor.size == 1 and scaled.factor == scale:
+        return state.keep(node.outputs[0], replace(scaled, factor=None))
+    quotient = state.rescale(scaled.parts[0], scaled.factor / scale, shape, is_sum=not scaled.dtype)
     return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape, is_positive=scaled.is_positive))
 
 
@@ -545,7 +489,7 @@ def _dequantize(state: _Rewriter, node: Node) -> bool:
     if scale is None:
         state.emit("Mul", codes.parts[0], node.inputs[1], shape=state.shape(output), output=output)
         return True
-    return state.keep(output, Scaled(codes.parts[0], scale, codes if codes.dtype in _LIMITS else None))
+    return state.keep(output, replace(codes, dtype=codes.dtype if codes.dtype in _LIMITS else "", factor=scale))
 
 
 def _turn(state: _Rewriter, node: Node) -> bool:
@@ -575,20 +519,17 @@ def _quantize_dynamically(state: _Rewriter, node: Node) -> bool:
     zero_point = state.emit("Round", state.emit("Clip", offset, zero, full, shape=()), shape=())
     name = y_zero or state.names.value(f"{y}/zero")
     state.types[name] = TensorType("uint8", ())
-    state.keep(name, Codes((zero_point,), 0, "uint8", ((0, 255),)))
-    rounded = state.emit("Round", state.emit("Div", value, scale, shape=shape), shape=shape)
-    shifted = state.emit("Add", rounded, zero_point, shape=shape)
-    limited = state.emit("Clip", state.emit("ThresholdedRelu", shifted, shape=shape, alpha=0.0), zero, full, shape=shape)
-    centered = state.emit("Sub", limited, zero_point, shape=shape)
-    return state.keep(y, Codes((centered,), name, "uint8", _open_ranges("uint8", name)))
+    state.keep(name, Numbers((zero_point,), 0, "uint8", ((0, 255),)))
+    quotient = state.emit("Div", value, scale, shape=shape)
+    return state.keep(y, state.saturate(quotient, name, "uint8", shape))
 
 
 def _convert(state: _Rewriter, node: Node) -> bool:
     """Cast of integers to float32."""
-    codes = state.codes.get(node.inputs[0])
-    if codes is None or node.inputs[0] not in state.pending or node.attributes.get("to") != onnx_of_dtype("float32"):
+    value = node.inputs[0]
+    if value not in state.pending or state.held[value].factor is not None or node.attributes.get("to") != onnx_of_dtype("float32"):
         return False
-    plain = state.center(node.inputs[0], 0)
+    plain = state.center(value, 0)
     assert plain is not None
     state.emit("Identity", plain.parts[0], shape=None, output=node.outputs[0])
     return True
@@ -599,23 +540,20 @@ def _convert(state: _Rewriter, node: Node) -> bool:
 
 def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
     """The product of multiples, as a multiple of an exact product; a bias of floats is added behind."""
-    x, output = state.scaled.get(node.inputs[0]), node.outputs[0]
-    weight, right = state.weights.get(read_input(node, 1)), state.scaled.get(read_input(node, 1))
-    if x is None or x.codes is None or x.codes.dtype not in ("int8", "uint8") or x.factor.size != 1:
+    x, output = state.held.get(node.inputs[0]), node.outputs[0]
+    weight, right = state.weights.get(read_input(node, 1)), state.held.get(read_input(node, 1))
+    if x is None or x.factor is None or x.dtype not in ("int8", "uint8") or x.factor.size != 1:
         return False
     if weight is None:
-        if node.op_type != "MatMul" or right is None or right.codes is None or right.factor.size != 1:
+        if node.op_type != "MatMul" or right is None or right.factor is None or not right.dtype or right.factor.size != 1:
             return False
-        computed = state.multiply_computed(node, x.codes, right.codes)
+        computed = state.multiply_computed(node, x, right)
         if computed is None:
             return False
-        return state.keep(output, Scaled(state.join(computed[0], state.shape(output)), x.factor * right.factor))
-    rank = len(weight.constant.shape)
-    is_image = node.op_type in ("Conv", "ConvTranspose")
+        total = state.join(computed[0], state.shape(output))
+        return state.keep(output, Numbers((total,), factor=x.factor * right.factor))
     outputs = 0 if node.op_type == "Conv" or node.attributes.get("transB", 0) else 1
     group = int(node.attributes.get("group", 1))
-    if rank < 2 or (rank != 2 and not is_image) or weight.constant.dtype not in ("int8", "uint8"):
-        return False
     if weight.scale.size > 1 and (weight.axis != outputs or (group > 1 and outputs == 1)):
         return False
     if any(node.attributes.get(name, 1) != 1 for name in ("alpha", "beta")) or node.attributes.get("transA", 0):
@@ -625,14 +563,14 @@ def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
     if bias is None:
         return False
     whole, floats = bias
-    product = state.multiply(node, replace(x.codes, parts=(x.source,)), weight, whole)
+    product = state.multiply(node, x, weight, whole)
     if product is None:
         return False
     shape = state.shape(output)
-    axes = rank if is_image else 2
+    axes = len(weight.shape)
     total, spread = state.join(product[0], shape), _along(factor, 1, axes)
     if floats is None:
-        return state.keep(output, Scaled(total, spread))
+        return state.keep(output, Numbers((total,), factor=spread))
     state.rescale(total, spread, shape, _along(floats, 1, axes), output=output)
     return True
 
@@ -659,8 +597,8 @@ def _read_bias(state: _Rewriter, value: str, factor: Array) -> tuple[Array | Non
 def _move(state: _Rewriter, node: Node) -> bool:
     """The operator moves or picks elements of its first input: it moves numbers, and their zero point and factor stay."""
     value = node.inputs[0]
-    scaled, codes = state.scaled.get(value), state.codes.get(value) if value in state.pending else None
-    if scaled is None and codes is None:
+    numbers = state.held.get(value)
+    if numbers is None or (numbers.factor is None and value not in state.pending):
         return False
     if node.op_type == "MaxPool" and len(node.writes) > 1:
         return False
@@ -668,58 +606,45 @@ def _move(state: _Rewriter, node: Node) -> bool:
     mode, places = (node.attributes.get(name) for name in ("mode", "coordinate_transformation_mode"))
     if node.op_type == "Resize" and (mode not in (None, "nearest") or places == "tf_crop_and_resize"):
         return False
-    if (scaled is not None and scaled.factor.size != 1) or (codes is not None and (len(codes.parts) > 1 or codes.dtype == "int32")):
+    if len(numbers.parts) > 1 or numbers.dtype == "int32" or (numbers.factor is not None and numbers.factor.size != 1):
         return False
     for other in node.inputs[1:]:
         state.make(other)
-    source = scaled.source if scaled is not None else codes.parts[0] if codes is not None else ""
     names = tuple(state.names.value(f"{name}/{node.op_type}") if name else "" for name in node.outputs)
-    state.nodes.append(replace(node, inputs=(source, *node.inputs[1:]), outputs=names, origins=state.origins))
+    state.nodes.append(replace(node, inputs=(*numbers.parts, *node.inputs[1:]), outputs=names, origins=state.origins))
     for name, output in zip(names, node.outputs, strict=True):
-        if not output:
-            continue
-        state.types[name] = TensorType("float32", state.shape(output))
-        if scaled is not None:
-            own = None if scaled.codes is None else replace(scaled.codes, parts=(name,))
-            state.keep(output, replace(scaled, source=name, codes=own))
-        elif codes is not None:
-            state.keep(output, replace(codes, parts=(name,)))
+        if output:
+            state.types[name] = TensorType("float32", state.shape(output))
+            state.keep(output, replace(numbers, parts=(name,)))
     return True
 
 
 def _take_factor_out(state: _Rewriter, node: Node) -> bool:
     """Multiplies behind a mean, or behind a Relu if the factors are positive, in place of before it; says whether it did."""
-    scaled, is_relu = state.scaled.get(node.inputs[0]), node.op_type == "Relu"
-    if scaled is None or not (np.all(scaled.factor > 0) if is_relu else scaled.factor.size == 1):
+    scaled, is_relu = state.held.get(node.inputs[0]), node.op_type == "Relu"
+    if scaled is None or scaled.factor is None or not (np.all(scaled.factor > 0) if is_relu else scaled.factor.size == 1):
         return False
-    result = state.emit_like(node, scaled.source, *node.inputs[1:], shape=state.shape(node.outputs[0]))
-    return state.keep(node.outputs[0], Scaled(result, scaled.factor, is_positive=scaled.is_positive or is_relu))
+    result = state.emit_like(node, *scaled.parts, *node.inputs[1:], shape=state.shape(node.outputs[0]))
+    return state.keep(node.outputs[0], Numbers((result,), factor=scaled.factor, is_positive=scaled.is_positive or is_relu))
 
 
 def _concatenate(state: _Rewriter, node: Node) -> bool:
     """Joins numbers that have the same zero point and factor."""
     if any(value not in state.pending for value in node.inputs):
         return False
-    output = node.outputs[0]
-    codes = [own for value in node.inputs if (own := state.codes.get(value)) and len(own.parts) == 1 and own.dtype in _LIMITS]
-    multiples = [each for value in node.inputs if (each := state.scaled.get(value)) and each.factor.size == 1]
-    are_bytes = _are_alike(codes, node)
-    if not are_bytes and (len(multiples) != len(node.inputs) or len({float(each.factor) for each in multiples}) != 1):
+    held = [state.held[value] for value in node.inputs]
+    if any(len(own.parts) > 1 or (own.factor is not None and own.factor.size > 1) for own in held):
         return False
-    sources = [own.parts[0] for own in codes] if are_bytes else [each.source for each in multiples]
-    joined = state.emit_like(node, *sources, shape=state.shape(output))
-    owned = codes if are_bytes else [each.codes for each in multiples if each.codes is not None]
-    first = None
-    if _are_alike(owned, node):
-        first = replace(owned[0], parts=(joined,), ranges=_open_ranges(owned[0].dtype, owned[0].zero))
-    if are_bytes and first is not None:
-        return state.keep(output, first)
-    return state.keep(output, Scaled(joined, multiples[0].factor, first, all(each.is_positive for each in multiples)))
-
-
-def _are_alike(codes: Sequence[Codes], node: Node) -> bool:
-    """Says whether there are codes for all inputs, with the same zero point."""
-    return len(codes) == len(node.inputs) and len({(own.zero, own.dtype) for own in codes}) == 1
+    first, are_alike = held[0], held[0].dtype in _LIMITS and len({(own.zero, own.dtype) for own in held}) == 1
+    factors = {None if own.factor is None else float(own.factor) for own in held}
+    if len(factors) > 1 or (first.factor is None and not are_alike):
+        return False
+    joined = state.emit_like(node, *(own.parts[0] for own in held), shape=state.shape(node.outputs[0]))
+    is_positive = all(own.is_positive for own in held)
+    numbers = Numbers((joined,), factor=first.factor, is_positive=is_positive)
+    if are_alike:
+        numbers = replace(numbers, zero=first.zero, dtype=first.dtype, ranges=_open_ranges(first.dtype, first.zero))
+    return state.keep(node.outputs[0], numbers)
 
 
 # Products of integers, and the operators on quantized tensors of ONNX and of ONNX Runtime, by the rules of other operators.
@@ -734,16 +659,13 @@ def _keep_integers(state: _Rewriter, node: Node) -> bool:
     product = state.build(op_type, x, w, shape=state.shape(node.outputs[0]), output=node.outputs[0], **node.attributes)
     if w in state.constants:
         weight = state.read_weight(w, w_zero, np.ones((), np.float32), 0 if op_type == "Conv" else 1)
-        rank = len(state.constants[w].shape)
-        if weight is None or weight.constant.dtype not in ("int8", "uint8") or rank < 2 or (rank != 2 and op_type == "MatMul"):
-            return False
-        sums = state.multiply(product, codes, weight)
+        sums = None if weight is None else state.multiply(product, codes, weight)
     else:
         right = state.center(w, state.zero(w_zero)) if op_type == "MatMul" else None
         if right is None or right.dtype not in ("int8", "uint8"):
             return False
         sums = state.multiply_computed(product, codes, right)
-    return sums is not None and state.keep(node.outputs[0], Codes(sums[0], 0, "int32", ((-sums[1], sums[1]),)))
+    return sums is not None and state.keep(node.outputs[0], Numbers(sums[0], 0, "int32", ((-sums[1], sums[1]),)))
 
 
 def _multiply_to_float(state: _Rewriter, node: Node) -> bool:
@@ -796,7 +718,7 @@ def _compute_quantized(state: _Rewriter, node: Node) -> bool:
     op_type, places, result = _QUANTIZED[node.op_type]
     places, output, shape = places or tuple(range(2, len(node.inputs), 3)), node.outputs[0], state.shape(node.outputs[0])
     scale, attributes = read_input(node, result), _read_attributes(node, shape)
-    target = state.target(read_input(node, result + 1), state.dtype(node.inputs[places[0]]) or "")
+    target = state.target(read_input(node, result + 1), state.dtype(node.inputs[places[0]]))
     is_float = node.op_type == "QGemm" and not scale
     if attributes is None or target is None or (state.scale(scale) is None and not is_float):
         return False
@@ -820,7 +742,7 @@ def _compute_quantized(state: _Rewriter, node: Node) -> bool:
         inputs.append(_dequantize_bias(state, bias, inputs[0], inputs[1], axis))
     value = state.build(op_type, *inputs, shape=shape, output=output if is_float else "", **attributes)
     if op_type not in _PRODUCTS:
-        state.add(value)
+        state.add_node(value)
     elif (bias and not inputs[2]) or not _multiply_scaled(state, value):
         return False
     if not is_float:
@@ -848,7 +770,7 @@ def _read_attributes(node: Node, shape: Shape) -> dict[str, Any] | None:
 def _dequantize_operand(state: _Rewriter, node: Node, place: int, axis: int, factor: Any) -> str | None:
     """Returns the floats of an operand, times a factor; of constants there may be a scale or a zero point for each index of an axis."""
     x, scale, zero = (read_input(node, index) for index in range(place, place + 3))
-    scales, zeros = state.constant(scale), state.constant(zero, *_LIMITS) if zero else np.zeros(1, state.dtype(x))
+    scales, zeros = state.constant(scale), state.constant(zero, *_LIMITS) if zero else np.zeros(1, state.dtype(x) or None)
     if scales is None or zeros is None or max(scales.ndim, zeros.ndim) > 1:
         return None
     if max(scales.size, zeros.size) == 1:
@@ -862,8 +784,8 @@ def _dequantize_operand(state: _Rewriter, node: Node, place: int, axis: int, fac
 
 def _dequantize_bias(state: _Rewriter, value: str, x: str, w: str, axis: int) -> str:
     """Returns the bias as floats, along an axis of w; its scale is that of x times that of w. Returns "" if the scales are unknown."""
-    bias, scaled, weight = state.constant(value, "int32"), state.scaled.get(x), state.weights.get(w)
-    if bias is None or scaled is None or weight is None:
+    bias, scaled, weight = state.constant(value, "int32"), state.held.get(x), state.weights.get(w)
+    if bias is None or scaled is None or scaled.factor is None or weight is None:
         return ""
     outputs = weight.constant.shape[axis]
     if bias.shape not in ((), (1,), (outputs,), (1, outputs)):

@@ -21,13 +21,10 @@ from typing import Any
 import numpy as np
 
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_integers, read_shape
-from hetero_core.transforms.rewrite import Replacement
-from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operators
+from hetero_cpu.transforms.writer import Writer, derive_constant, rewrite_operators
 
 _WINDOWS = frozenset({"AveragePool", "Conv", "ConvTranspose", "MaxPool"})
 _WHOLE = frozenset({"BatchNormalization", "GlobalAveragePool", "GlobalMaxPool", "InstanceNormalization"})
@@ -46,27 +43,23 @@ def lift_lines(network: Network) -> Network:
     """Returns the network with its windows over sequences as windows over images of height 1."""
     lifter = _Lifter(network)
     for node in network.nodes:
-        lifter.add(node)
+        lifter.add_node(node)
     for spec in network.outputs:
         lifter.make(spec.name)
-    if not lifter.has_windows:
-        return network
-    types, constants = MappingProxyType(lifter.types), MappingProxyType(lifter.constants)
-    return drop_unread(replace(network, nodes=tuple(lifter.nodes), types=types, initializers=constants))
+    return drop_unread(lifter.write_network()) if lifter.has_windows else network
 
 
-class _Lifter:
+class _Lifter(Writer):
     """The network as far as it is rewritten."""
 
     def __init__(self, network: Network) -> None:
-        self.network, self.names, self.nodes = network, FreshNames(network), list[Node]()
-        self.types, self.constants = dict(network.types), dict(network.initializers)
+        super().__init__(network)
         self.twins: dict[str, str] = {}
         self.pending: dict[str, tuple[str, ...]] = {}
         """The origins of values that exist as twins alone."""
         self.has_windows = False
 
-    def add(self, node: Node) -> None:
+    def add_node(self, node: Node) -> None:
         """Adds a node, on twins if that is possible."""
         if not node.domain and self._lift(node):
             return
@@ -80,11 +73,8 @@ class _Lifter:
             self._move("Squeeze", self.twins[value], value, self.pending.pop(value))
 
     def _move(self, op_type: str, source: str, target: str, origins: tuple[str, ...]) -> None:
-        axes = self.names.value(f"{target}/axes")
-        self.constants[axes] = Initializer.of_array(np.array([2], np.int64))
-        self.nodes.append(
-            Node(self.names.node(f"{target}/{op_type}"), op_type, (source, axes), (target,), "", 13, 13, origins=origins)
-        )
+        self.label, self.origins = target, origins
+        self.add(op_type, source, self.add_integers(2), output=target)
 
     def _lift(self, node: Node) -> bool:
         is_window = node.op_type in _WINDOWS
@@ -132,15 +122,10 @@ class _Lifter:
         return node.op_type in _WHOLE
 
     def _is_line(self, value: str) -> bool:
-        value_type = self.types.get(value)
-        is_float = isinstance(value_type, TensorType) and value_type.dtype == "float32" and value not in self.constants
-        return is_float and value_type.shape is not None and len(value_type.shape) == 3  # type: ignore[union-attr]  # a TensorType
+        return value not in self.constants and self.dtype(value) == "float32" and len(self.shape(value) or ()) == 3
 
     def _name_twin(self, value: str) -> str:
-        value_type, twin = self.types[value], self.names.value(f"{value}/image")
-        assert isinstance(value_type, TensorType)
-        assert value_type.shape is not None
-        batch, channels, length = value_type.shape
+        twin, (batch, channels, length) = self.names.value(f"{value}/image"), self.shape(value) or ()
         self.twins[value], self.types[twin] = twin, TensorType("float32", (batch, channels, 1, length))
         return twin
 
@@ -155,15 +140,8 @@ class _Lifter:
         if len(constant.shape) < 2:
             return value
         shape = (*constant.shape[:-1], 1, constant.shape[-1])
-
-        def load() -> Any:
-            array = constant.array.reshape(shape)
-            constant.release()
-            return array
-
-        name = self.names.value(f"{value}/image")
-        self.constants[name] = Initializer(constant.dtype, shape, load, is_renewable=True)
-        return name
+        wide = derive_constant(constant, lambda array: array.reshape(shape), shape, constant.dtype)
+        return self.hold(wide, self.names.value(f"{value}/image"))
 
 
 def _widen_attributes(node: Node) -> Mapping[str, Any]:
@@ -187,21 +165,21 @@ def convolve_upsampling(network: Network) -> Network:
     return rewrite_operators(network, {("", "ConvTranspose"): _convolve})
 
 
-def _convolve(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _convolve(network: Network, node: Node, writer: Writer) -> bool:
     weight, bias = (network.initializers.get(value) for value in (*node.inputs, "", "")[1:3])
     own, shape = node.attributes, read_shape(network, node.inputs[0])
     if weight is None or weight.dtype != "float32" or len(weight.shape) not in (4, 5) or shape is None:
-        return None
+        return False
     if (any(node.inputs[2:]) and bias is None) or own.get("group", 1) != 1 or own.get("output_shape"):
-        return None
+        return False
     if own.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or any(dilation != 1 for dilation in own.get("dilations", ())):
-        return None
+        return False
     outputs, *kernel = weight.shape[1:]
     rank = len(kernel)
     strides, pads = tuple(own.get("strides", (1,) * rank)), tuple(own.get("pads", (0,) * (2 * rank)))
     more = tuple(own.get("output_padding", (0,) * rank))
     if strides == tuple(kernel) and not any((*pads, *more)):
-        return None  # a step of its own
+        return False  # a step of its own
     taps = [-(-size // stride) for size, stride in zip(kernel, strides, strict=True)]
     ends = [
         tap * stride - size + pad - extra
@@ -209,7 +187,7 @@ def _convolve(network: Network, node: Node, writer: NodeWriter) -> Replacement |
     ]
     sizes = [size + tap - 1 if isinstance(size, int) else None for size, tap in zip(shape[2:], taps, strict=True)]
     if min(ends) < 0 or ((rank == 3 or strides[0] > 1) and not all(type(size) is int for size in sizes)):
-        return None
+        return False
     phases = prod(strides)
     filters = writer.add_constant(_turn_filters(weight.array, strides, taps))
     biases = [] if bias is None else [writer.add_constant(np.tile(bias.array, phases))]
@@ -230,7 +208,8 @@ def _convolve(network: Network, node: Node, writer: NodeWriter) -> Replacement |
     value = writer.add("Transpose", value, perm=(0, rank + 1, *range(1, rank + 1)))
     bounds = [pads[:rank], [-end if end else _FARTHEST for end in ends], range(2, rank + 2)]
     writer.add("Slice", value, *(writer.add_integers(*numbers) for numbers in bounds))
-    return writer.finish_with(node.outputs[0])
+    writer.end_with(node.outputs[0])
+    return True
 
 
 def _turn_filters(weight: Any, strides: tuple[int, ...], taps: list[int]) -> Any:

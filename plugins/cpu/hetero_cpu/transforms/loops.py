@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,11 @@ from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.hints import drop_shape
 from hetero_core.network.inference import infer_types
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames, rename_node
-from hetero_core.network.types import TensorType, ValueType, shape_of
+from hetero_core.network.renaming import rename_node
+from hetero_core.network.types import TensorType
 from hetero_core.transforms.constants import RANDOM_OPERATORS, drop_unread, fold_node
 from hetero_core.transforms.copies import eliminate_copies
+from hetero_cpu.transforms.writer import Writer
 
 _MOST_TRIPS = 64
 _MOST_NODES = 2000
@@ -44,7 +44,6 @@ _TOTAL = frozenset(
     {"Add", "And", "Equal", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "Mul", "Neg", "Not", "Or", "Sub", "Xor"}
 )
 """Operators that work element by element and fail for no element."""
-_VERSIONS = {"Concat": 13, "Gather": 13, "Identity": 16, "Unsqueeze": 13, "Where": 16}
 
 
 class _DependsOnRunError(Exception):
@@ -55,16 +54,15 @@ def unroll_loops(network: Network) -> Network:
     """Returns the network with If, Loop and Scan written out where their course is known, and its types inferred."""
     unroller = _Unroller(network)
     for node in network.nodes:
-        unroller.add(node)
+        unroller.add_node(node)
     return unroller.build() if unroller.is_changed else network
 
 
-class _Unroller:
+class _Unroller(Writer):
     """The network as far as it is written out."""
 
     def __init__(self, network: Network) -> None:
-        self._network, self._names, self._nodes = network, FreshNames(network), list[Node]()
-        self._types, self._constants = dict(network.types), dict(network.initializers)
+        super().__init__(network)
         self._lists: dict[str, tuple[str, ...]] = {}
         """The tensors of sequences whose length is known."""
         self._count = 0
@@ -72,47 +70,45 @@ class _Unroller:
 
     def build(self) -> Network:
         """Returns the network that is written out."""
-        types, constants = MappingProxyType(self._types), MappingProxyType(self._constants)
-        network = replace(self._network, nodes=tuple(self._nodes), types=types, initializers=constants)
-        return infer_types(drop_unread(eliminate_copies(network)))
+        return infer_types(drop_unread(eliminate_copies(self.write_network())))
 
-    def add(self, node: Node) -> None:
+    def add_node(self, node: Node) -> None:
         """Adds a node: the nodes of its bodies, its results if they are small constants, or the node."""
         if not node.domain and (self._write_out(node) or self._join_list(node)):
             self.is_changed = True
             return
         numbers = self._compute(node)
         if numbers is None:
-            self._nodes.append(node)
+            self.nodes.append(node)
             return
-        self._constants.update(numbers)
-        self._types.update((value, constant.type) for value, constant in numbers.items())
+        self.constants.update(numbers)
+        self.types.update((value, constant.type) for value, constant in numbers.items())
 
     def _compute(self, node: Node) -> dict[str, Initializer] | None:
         """Returns the results of a node that reads nothing but small constants."""
-        constants = [self._constants.get(value) for value in node.reads]
+        constants = [self.constants.get(value) for value in node.reads]
         if node.op_type not in ("Shape", "Size") and (
             not constants or sum(_LARGEST_NUMBERS if own is None else own.nbytes for own in constants) >= _LARGEST_NUMBERS
         ):
             return None
-        return fold_node(node, self._network, self._constants, evaluate_node, type_of=self._types.get, room=_LARGEST_NUMBERS)
+        return fold_node(node, self.network, self.constants, evaluate_node, type_of=self.types.get, room=_LARGEST_NUMBERS)
 
     def _write_out(self, node: Node) -> bool:
         """Adds the nodes of the bodies of a node if its course is known, and says whether it is."""
         write = {"If": self._write_branch, "Loop": self._write_loop, "Scan": self._write_scan}.get(node.op_type)
         if write is None:
             return False
-        length, count = len(self._nodes), self._count
+        length, count, self.label = len(self.nodes), self._count, node.name
         try:
             write(node)
         except _DependsOnRunError:
-            del self._nodes[length:]
+            del self.nodes[length:]
             self._count = count
             return False
         return True
 
     def _write_branch(self, node: Node) -> None:
-        if node.inputs[0] not in self._constants and self._can_select(node):
+        if node.inputs[0] not in self.constants and self._can_select(node):
             branches = [_Trips(self, node, node.bodies[name]).write(()) for name in ("then_branch", "else_branch")]
             for output, *values in zip(node.outputs, *branches, strict=True):
                 if output:
@@ -126,9 +122,9 @@ class _Unroller:
         """Says whether the branches compute a few single elements of one shape, as a condition of two parts that torch exports."""
         bodies, outer = tuple(node.bodies.values()), {node.inputs[0], *node.captures}
         inner = [constant for body in bodies for constant in body.initializers.values()]
-        shapes = {shape_of(self._types.get(value)) for value in outer} | {constant.shape for constant in inner}
+        shapes = {self.shape(value) for value in outer} | {constant.shape for constant in inner}
         nodes = [own for body in bodies for own in body.nodes]
-        are_tensors = all(isinstance(self._types.get(value), TensorType) for value in outer)
+        are_tensors = all(isinstance(self.types.get(value), TensorType) for value in outer)
         are_plain = len(nodes) <= _MOST_SELECTED and all(own.op_type in _TOTAL and not own.domain for own in nodes)
         return are_tensors and are_plain and len(shapes) == 1 and shapes <= {(), (1,)}
 
@@ -140,7 +136,7 @@ class _Unroller:
         while goes_on and (limit is None or len(columns) < limit):
             if len(columns) == _MOST_TRIPS:
                 raise _DependsOnRunError
-            numbers = (self.add_numbers(np.int64(len(columns))), self.add_numbers(np.bool_(True)))
+            numbers = (self.add_constant(np.int64(len(columns))), self.add_constant(np.bool_(True)))
             next_condition, *results = trips.write((*numbers, *carried))
             goes_on = bool(self._read(next_condition).reshape(-1)[0])
             columns.append(tuple(results[len(carried) :]))
@@ -154,7 +150,7 @@ class _Unroller:
             raise _DependsOnRunError
         count = node.attributes["num_scan_inputs"]
         states, scanned = list(node.inputs[:-count]), node.inputs[-count:]
-        shapes = [shape_of(self._types.get(value)) for value in scanned]
+        shapes = [self.shape(value) for value in scanned]
         axes = node.attributes.get("scan_input_axes") or (0,) * count
         lengths = {None if shape is None else shape[axis] for shape, axis in zip(shapes, axes, strict=True)}
         length = lengths.pop()
@@ -164,7 +160,7 @@ class _Unroller:
         trips, columns = _Trips(self, node, node.bodies["body"]), list[tuple[str, ...]]()
         for trip in range(length):
             rows = [
-                self._insert("Gather", (value, self.add_numbers(np.int64(length - 1 - trip if turns else trip))), axis=axis)
+                self._insert("Gather", (value, self.add_constant(np.int64(length - 1 - trip if turns else trip))), axis=axis)
                 for value, axis, turns in zip(scanned, axes, backward, strict=True)
             ]
             results = trips.write((*states, *rows))
@@ -180,29 +176,18 @@ class _Unroller:
 
     def _read(self, value: str) -> Any:
         """Returns the elements of a constant."""
-        constant = self._constants.get(value)
+        constant = self.constants.get(value)
         if constant is None or constant.nbytes == 0:
             raise _DependsOnRunError
         return constant.array
 
-    def add_numbers(self, array: Any) -> str:
-        """Adds a constant, and returns its name."""
-        return self.add_constant(Initializer.of_array(np.asarray(array)))
-
-    def add_constant(self, constant: Initializer) -> str:
-        """Adds a constant under a new name, and returns that."""
-        name = self._names.value(f"{self._network.name}/numbers/{len(self._constants)}")
-        self._constants[name], self._types[name] = constant, constant.type
-        return name
-
     def _insert(self, op_type: str, inputs: tuple[str, ...], output: str = "", **attributes: Any) -> str:
         """Adds a node of ONNX, and returns its output, of the element type of its data."""
-        name = self._names.node(f"{output or inputs[0]}/{op_type}/{len(self._nodes)}")
-        output = output or self._names.value(name)
-        value_type, version = self._types.get(inputs[-1 if op_type == "Where" else 0]), _VERSIONS[op_type]
-        if value_type is not None and output not in self._types:
-            self._types[output] = drop_shape(value_type)
-        self.add(Node(name, op_type, inputs, (output,), "", version, version, MappingProxyType(attributes)))
+        output = output or self.name(op_type)
+        value_type = self.types.get(inputs[-1 if op_type == "Where" else 0])
+        if value_type is not None:
+            self.types.setdefault(output, drop_shape(value_type))
+        self.add_node(self.make_node(op_type, inputs, (output,), attributes))
         return output
 
     def _name_outputs(self, outputs: Sequence[str], values: Sequence[str]) -> None:
@@ -214,22 +199,21 @@ class _Unroller:
         """Adds the values stacked along a new axis."""
         if not output:
             return
-        if not values or any(not isinstance(self._types.get(value), TensorType) for value in values):
+        if not values or any(not isinstance(self.types.get(value), TensorType) for value in values):
             raise _DependsOnRunError
-        axes = self.add_numbers(np.array([axis]))
+        axes = self.add_constant(np.array([axis]))
         self._insert("Concat", tuple([self._insert("Unsqueeze", (value, axes)) for value in values]), output, axis=axis)
 
-    def add_copy(self, owner: Node, node: Node, types: Sequence[ValueType | None], label: str) -> tuple[str, ...]:
-        """Adds a node of a body under new names, and returns its outputs. Raises: _DependsOnRunError after too many nodes.
-
-        `types`: of its outputs; their sizes may change from trip to trip.
-        """
+    def add_copy(self, node: Node, body: Graph, label: str, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Adds a node of a body under new names, and returns its outputs. Raises: _DependsOnRunError after too many nodes."""
         self._count += 1
         if self._count > _MOST_NODES:
             raise _DependsOnRunError
-        outputs = tuple([value and self._names.value(f"{label}/{value}") for value in node.outputs])
-        self._types.update({value: drop_shape(own) for value, own in zip(outputs, types, strict=True) if value and own is not None})
-        self.add(replace(node, name=self._names.node(f"{label}/{node.name}"), outputs=outputs, origins=owner.origins))
+        outputs = tuple([value and self.names.value(f"{label}/{value}") for value in node.outputs])
+        # Sizes may change from trip to trip.
+        types = [(value, body.type_of(inner)) for value, inner in zip(outputs, node.outputs, strict=True) if value]
+        self.types.update((value, drop_shape(own)) for value, own in types if own is not None)
+        self.add_node(replace(node, name=self.names.node(f"{label}/{node.name}"), outputs=outputs, origins=origins))
         return outputs
 
     def _join_list(self, node: Node) -> bool:
@@ -261,7 +245,7 @@ class _Trips:
     def __init__(self, unroller: _Unroller, owner: Node, body: Graph) -> None:
         self._unroller, self._owner, self._body, self._trip = unroller, owner, body, 0
         self._added: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
-        self._renamed = {name: unroller.add_constant(constant) for name, constant in body.initializers.items()}
+        self._renamed = {name: unroller.hold(constant, unroller.name(name)) for name, constant in body.initializers.items()}
 
     def write(self, inputs: Sequence[str]) -> tuple[str, ...]:
         """Adds the nodes of a trip, and returns the values that the body returns."""
@@ -270,8 +254,8 @@ class _Trips:
             key = node.name, tuple([renamed.get(value, value) for value in node.reads])
             outputs = self._added.get(key)
             if outputs is None:
-                types, label = [self._body.type_of(value) for value in node.outputs], f"{self._owner.name}/{self._trip}"
-                outputs = self._unroller.add_copy(self._owner, rename_node(node, renamed), types, label)
+                label = f"{self._owner.name}/{self._trip}"
+                outputs = self._unroller.add_copy(rename_node(node, renamed), self._body, label, self._owner.origins)
                 if node.op_type not in RANDOM_OPERATORS and not node.bodies:
                     self._added[key] = outputs
             renamed.update(zip(node.outputs, outputs, strict=True))

@@ -13,127 +13,15 @@ A node stays if its floats are not float32, or has an input, output or attribute
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import sqrt
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.inference import apply_rule, read_numbers
-from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import TensorType, ValueType, shape_of
 from hetero_core.transforms.matching import read_shape
-from hetero_core.transforms.rewrite import Replacement, replace_nodes
-
-_VERSIONS = {
-    "Add": 14, "And": 7, "ArgMax": 13, "Attention": 23, "CDist": 0, "Cast": 19, "Concat": 13, "Conv": 11, "CouplePairs": 0,
-    "DequantizeLinear": 13, "Equal": 19, "Exp": 13, "Expand": 13, "Gather": 13, "Gelu": 20, "Greater": 13, "Identity": 21,
-    "IsNaN": 20, "LabelEncoder": 2, "LayerNormalization": 17, "LessOrEqual": 16, "MatMul": 13, "MatMulIntegerToFloat": 0, "Min": 13,
-    "Mul": 14, "Neg": 13, "RMSNormalization": 23, "Range": 11, "ReduceSum": 13, "Reshape": 21, "Shape": 21, "Slice": 13,
-    "Softmax": 13, "Split": 18, "Sub": 14, "Swish": 24, "Tanh": 13, "Transpose": 21, "Unsqueeze": 21, "Where": 16,
-}  # fmt: skip
-_BY_HEADS = (0, 2, 1, 3)
-"""From (batch, steps, heads, size) to (batch, heads, steps, size), and back."""
-_DOMAINS = {"CDist": MICROSOFT, "LabelEncoder": "ai.onnx.ml", "MatMulIntegerToFloat": MICROSOFT}
-
-
-class NodeWriter:
-    """Nodes of ONNX and constants that replace a node; values without a name get new ones that begin with the node's name."""
-
-    def __init__(self, network: Network, names: FreshNames, types: dict[str, ValueType], label: str) -> None:
-        """`types`: of the values that other writers of the network have added, to which those of this writer are added."""
-        self._network, self._names, self.types, self._label = network, names, types, label
-        self.nodes: list[Node] = []
-        self.constants: dict[str, Initializer] = {}
-        self._known = ChainMap(self.constants, network.initializers)  # type: ignore[arg-type]  # the first mapping alone is written
-
-    def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Adds a node with a single output, and returns the output."""
-        return self.add_outputs(op_type, *inputs, outputs=(output or self.name(op_type),), **attributes)[0]
-
-    def add_outputs(self, op_type: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
-        """Adds a node, and returns its outputs."""
-        version, name = _VERSIONS[op_type], self._names.node(f"{self._label}/{op_type}")
-        node = Node(name, op_type, inputs, outputs, _DOMAINS.get(op_type, ""), version or 1, version, MappingProxyType(attributes))
-        self.nodes.append(node)
-        types = [self._network.type_of(value) or self.types.get(value) for value in inputs]
-        self.types.update(apply_rule(node, types, lambda value: read_numbers(self._known, value)) or {})
-        return outputs
-
-    def split(self, x: str, sizes: tuple[int, ...], axis: int) -> tuple[str, ...]:
-        """Adds a Split, and returns its outputs."""
-        return self.add_outputs("Split", x, self.add_integers(*sizes), outputs=tuple(self.name("Split") for _ in sizes), axis=axis)
-
-    def add_constant(self, array: Any) -> str:
-        """Adds a constant, and returns its name."""
-        name = self.name("constant")
-        self.constants[name] = Initializer.of_array(array)
-        self.types[name] = self.constants[name].type
-        return name
-
-    def add_integers(self, *numbers: int) -> str:
-        """Adds a constant of a single axis."""
-        return self.add_constant(np.array(numbers, np.int64))
-
-    def lay_heads(self, x: str, heads: int, size: int) -> str:
-        """Returns (batch, steps, heads * size) as (batch, heads, steps, size)."""
-        return self.add("Transpose", self.add("Reshape", x, self.add_integers(0, 0, heads, size)), perm=_BY_HEADS)
-
-    def join_heads(self, x: str, width: int, output: str) -> str:
-        """Returns (batch, heads, steps, size) as (batch, steps, heads * size)."""
-        return self.add("Reshape", self.add("Transpose", x, perm=_BY_HEADS), self.add_integers(0, 0, width), output=output)
-
-    def turn(self, x: str, tables: tuple[str, str], turned: int, size: int, output: str = "") -> str:
-        """Returns heads (batch, heads, steps, size) with the first `turned` elements turned in pairs of their halves.
-
-        `tables`: cosines and signed sines of all turned elements, (batch or 1, 1, steps, turned).
-        """
-        cosines, sines = tables
-        half, last = turned // 2, self.add_integers(3)
-        zero, middle, end = (self.add_integers(number) for number in (0, half, turned))
-        low, high = (self.add("Slice", x, *bounds, last) for bounds in ((zero, middle), (middle, end)))
-        whole = x if turned == size else self.add("Slice", x, zero, end, last)
-        swapped = self.add("Mul", self.add("Concat", high, low, axis=3), sines)
-        joined = "" if turned < size else output
-        first = self.add("Add", self.add("Mul", whole, cosines), swapped, output=joined)
-        if turned == size:
-            return first
-        return self.add("Concat", first, self.add("Slice", x, end, self.add_integers(size), last), axis=3, output=output)
-
-    def finish(self) -> Replacement:
-        """Returns what replaces the node."""
-        written = [value for node in self.nodes for value in node.writes]
-        types = {value: self.types[value] for value in written if value in self.types and self._network.type_of(value) is None}
-        return Replacement(tuple(self.nodes), types, self.constants)
-
-    def finish_with(self, output: str) -> Replacement:
-        """Returns what replaces the node; the last node that was added makes its output."""
-        self.nodes[-1] = replace(self.nodes[-1], outputs=(output,))
-        return self.finish()
-
-    def name(self, proposal: str) -> str:
-        """Returns a new name of a value."""
-        return self._names.value(f"{self._label}/{proposal}")
-
-
-Rewrite = Callable[[Network, Node, NodeWriter], Replacement | None]
-
-
-def rewrite_operators(network: Network, rewrites: Mapping[tuple[str, str], Rewrite]) -> Network:
-    """Returns the network with nodes rewritten by the function of their domain and operator; if that returns None, the node stays."""
-    names, types = FreshNames(network), dict[str, ValueType]()
-
-    def find(node: Node) -> Replacement | None:
-        rewrite = rewrites.get((node.domain, node.op_type))
-        return None if rewrite is None else rewrite(network, node, NodeWriter(network, names, types, node.name))
-
-    return replace_nodes(network, find)
+from hetero_cpu.transforms.writer import Writer, rewrite_operators
 
 
 def widen_tables(network: Network, cosines: str, sines: str) -> tuple[Any, Any] | None:
@@ -145,21 +33,31 @@ def widen_tables(network: Network, cosines: str, sines: str) -> tuple[Any, Any] 
     return np.concatenate([cos, cos], axis=1), np.concatenate([-sin, sin], axis=1)
 
 
+def turn_heads(writer: Writer, x: str, tables: tuple[str, str], turned: int, size: int, output: str = "") -> str:
+    """Returns heads (batch, heads, steps, size) with the first `turned` elements turned in pairs of their halves.
+
+    `tables`: cosines and signed sines of all turned elements, (batch or 1, 1, steps, turned).
+    """
+    cosines, sines = tables
+    half, last = turned // 2, writer.add_integers(3)
+    zero, middle, end = (writer.add_integers(number) for number in (0, half, turned))
+    low, high = (writer.add("Slice", x, *bounds, last) for bounds in ((zero, middle), (middle, end)))
+    whole = x if turned == size else writer.add("Slice", x, zero, end, last)
+    swapped = writer.add("Mul", writer.add("Concat", high, low, axis=3), sines)
+    first = writer.add("Add", writer.add("Mul", whole, cosines), swapped, output="" if turned < size else output)
+    if turned == size:
+        return first
+    return writer.add("Concat", first, writer.add("Slice", x, end, writer.add_integers(size), last), axis=3, output=output)
+
+
 def express_in_onnx(network: Network) -> Network:
     """Returns the network with the listed operators as operators of ONNX."""
     return rewrite_operators(network, {(MICROSOFT, op_type): _express for op_type in _REWRITERS})
 
 
-def _express(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _express(network: Network, node: Node, writer: Writer) -> bool:
     floats = [value for place, value in enumerate(node.inputs) if value and place not in _INTEGERS.get(node.op_type, ())]
-    is_written = all(is_float(network, value) for value in floats) and _REWRITERS[node.op_type](network, node, writer)
-    return writer.finish() if is_written else None
-
-
-def is_float(network: Network, value: str) -> bool:
-    """Says whether a value is known to be float32."""
-    value_type = network.initializers[value].type if value in network.initializers else network.type_of(value)
-    return isinstance(value_type, TensorType) and value_type.dtype == "float32"
+    return all(writer.dtype(value) == "float32" for value in floats) and _REWRITERS[node.op_type](network, node, writer)
 
 
 def read_input(node: Node, index: int) -> str:
@@ -167,7 +65,7 @@ def read_input(node: Node, index: int) -> str:
     return node.inputs[index] if index < len(node.inputs) else ""
 
 
-def _normalize_skip(network: Network, node: Node, writer: NodeWriter) -> bool:
+def _normalize_skip(network: Network, node: Node, writer: Writer) -> bool:
     is_simplified = node.op_type == "SkipSimplifiedLayerNormalization"
     beta, bias = ("", read_input(node, 3)) if is_simplified else (read_input(node, 3), read_input(node, 4))
     if any(node.outputs[1:3]):
@@ -183,7 +81,7 @@ def _normalize_skip(network: Network, node: Node, writer: NodeWriter) -> bool:
     return True
 
 
-def _activate(network: Network, node: Node, writer: NodeWriter) -> bool:
+def _activate(network: Network, node: Node, writer: Writer) -> bool:
     bias, x = read_input(node, 1), node.inputs[0]
     if bias:
         shape, bias_shape = read_shape(network, x), read_shape(network, bias)
@@ -197,8 +95,8 @@ def _activate(network: Network, node: Node, writer: NodeWriter) -> bool:
     return True
 
 
-def _rotate(network: Network, node: Node, writer: NodeWriter) -> bool:
-    attributes, shape, positions = node.attributes, read_shape(network, node.inputs[0]), shape_of(network.type_of(node.inputs[1]))
+def _rotate(network: Network, node: Node, writer: Writer) -> bool:
+    attributes, shape, positions = node.attributes, read_shape(network, node.inputs[0]), writer.shape(node.inputs[1])
     tables = widen_tables(network, *node.inputs[2:4])
     if attributes.get("interleaved", 0) or shape is None or positions is None or len(positions) != 2 or tables is None:
         return False
@@ -218,14 +116,14 @@ def _rotate(network: Network, node: Node, writer: NodeWriter) -> bool:
         writer.add("Unsqueeze", writer.add("Gather", writer.add_constant(table), node.inputs[1], axis=0), axis) for table in tables
     )
     if len(shape) == 4:
-        writer.turn(node.inputs[0], (cosines, sines), turned, size, node.outputs[0])
+        turn_heads(writer, node.inputs[0], (cosines, sines), turned, size, node.outputs[0])
     else:
-        rotated = writer.turn(writer.lay_heads(node.inputs[0], width // size, size), (cosines, sines), turned, size)
+        rotated = turn_heads(writer, writer.lay_heads(node.inputs[0], width // size, size), (cosines, sines), turned, size)
         writer.join_heads(rotated, width, node.outputs[0])
     return True
 
 
-def _attend(network: Network, node: Node, writer: NodeWriter) -> bool:
+def _attend(network: Network, node: Node, writer: Writer) -> bool:
     heads = int(node.attributes.get("num_heads", 0))
     bias, padding, mask = (read_input(node, index) for index in (3, 4, 5))
     pasts, presents = [read_input(node, index) for index in (6, 7)], [*node.outputs[1:3], "", ""][:2]
@@ -256,12 +154,12 @@ def _attend(network: Network, node: Node, writer: NodeWriter) -> bool:
     return True
 
 
-def _project(network: Network, node: Node, writer: NodeWriter) -> bool:
+def _project(network: Network, node: Node, writer: Writer) -> bool:
     """Attention and QAttention: the product of query, key and value in one, and its attention to itself."""
     is_quantized = node.op_type == "QAttention"
     heads, x, weight, bias = int(node.attributes.get("num_heads", 0)), *node.inputs[:2], read_input(node, 2)
     mask, past, added = (read_input(node, place) for place in ((5, 8, 9) if is_quantized else (3, 4, 5)))
-    constant, mask_shape = network.initializers.get(weight), shape_of(network.type_of(mask)) if mask else ()
+    constant, mask_shape = network.initializers.get(weight), writer.shape(mask) if mask else ()
     sizes = tuple(node.attributes.get("qkv_hidden_sizes", ()))
     if past or added or any(node.outputs[1:]) or any(node.attributes.get(name, 0) for name in ("do_rotary", "unidirectional")):
         return False
@@ -271,7 +169,7 @@ def _project(network: Network, node: Node, writer: NodeWriter) -> bool:
     if len(widths) != 3 or sum(widths) != constant.shape[1] or any(width % heads for width in widths):
         return False
     # A single axis may hold the ends of rows alone, or the beginnings behind them.
-    if len(mask_shape) == 1 and mask_shape != (shape_of(network.type_of(x)) or ("",))[:1]:
+    if len(mask_shape) == 1 and mask_shape != (writer.shape(x) or ("",))[:1]:
         return False
     if is_quantized:
         scales, zeros = node.inputs[3:5], (read_input(node, 6), read_input(node, 7))

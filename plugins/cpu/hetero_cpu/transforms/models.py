@@ -39,11 +39,10 @@ import numpy as np
 from hetero_core.kernels.registry import TOOLKIT, prepare_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import read_numbers
-from hetero_core.network.types import TensorType, rank_of, shape_of
+from hetero_core.network.types import TensorType, rank_of
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_axes, read_integers
-from hetero_core.transforms.rewrite import Replacement
-from hetero_cpu.transforms.microsoft import NodeWriter, Rewrite, rewrite_operators
+from hetero_cpu.transforms.writer import Rewrite, Writer, rewrite_operators
 
 _LABELS = {"LinearClassifier": "classlabels_ints", "TreeEnsembleClassifier": "classlabels_int64s"}
 _MODELS = (*_LABELS, *["ArrayFeatureExtractor", "Binarizer", "Imputer", "OneHotEncoder", "SVMClassifier", "SVMRegressor", "Scaler"])
@@ -65,23 +64,23 @@ def rewrite_models(network: Network) -> Network:
     return drop_unread(rewrite_operators(network, rewrites))
 
 
-def _rewrite_model(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _rewrite_model(network: Network, node: Node, writer: Writer) -> bool:
     """Adds the nodes of a model of ai.onnx.ml."""
     texts = node.attributes.get("classlabels_strings")
-    if node.op_type == "Scaler" and _is_plain(network, writer, node):
+    if node.op_type == "Scaler" and _is_plain(writer, node):
         offset, scale = (np.array(node.attributes.get(name, (default,)), np.float32) for name, default in _SCALER)
         centered = writer.add("Sub", node.inputs[0], writer.add_constant(offset))
         writer.add("Mul", centered, writer.add_constant(scale), output=node.outputs[0])
     elif node.op_type in _LABELS and texts and node.outputs[0]:
         index = writer.name("index")
-        writer.types[index] = TensorType("int64", shape_of(network.type_of(node.outputs[0])))
+        writer.types[index] = TensorType("int64", writer.shape(node.outputs[0]))
         attributes = {name: value for name, value in node.attributes.items() if name != "classlabels_strings"}
         attributes[_LABELS[node.op_type]] = tuple(range(len(texts)))
         writer.nodes.append(replace(node, outputs=(index, *node.outputs[1:]), attributes=MappingProxyType(attributes)))
         writer.add("Gather", writer.add_constant(np.array(texts, object)), index, output=node.outputs[0])
     elif node.op_type == "ArrayFeatureExtractor" and _has_columns(network, node):
         writer.add("Gather", *node.inputs, output=node.outputs[0], axis=1)
-    elif node.op_type == "Binarizer" and (dtype := _read_dtype(network, node)) in _CODES:
+    elif node.op_type == "Binarizer" and (dtype := writer.dtype(node.inputs[0])) in _CODES:
         threshold = _add_floats(writer, dtype, node.attributes.get("threshold", 0.0))
         above = writer.add("Greater", node.inputs[0], threshold)
         writer.add("Cast", above, to=_CODES[dtype], output=node.outputs[0])
@@ -90,17 +89,17 @@ def _rewrite_model(network: Network, node: Node, writer: NodeWriter) -> Replacem
         if isinstance(categories[0], str):
             texts, categories = categories, tuple(range(len(categories)))
             place = writer.add("LabelEncoder", x, keys_strings=texts, values_int64s=categories)
-            writer.types[place], x = TensorType("int64", shape_of(network.type_of(x))), place
+            writer.types[place], x = TensorType("int64", writer.shape(x)), place
         column = writer.add("Unsqueeze", x, writer.add_integers(-1))
         is_category = writer.add("Equal", column, writer.add_integers(*categories))
         writer.add("Cast", is_category, to=_CODES["float32"], output=node.outputs[0])
     elif node.op_type == "Imputer":
-        _replace_missing(writer, node, network)
-    elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(network, writer, node):
-        _write_machine(writer, node, network)
+        return _replace_missing(writer, node, network)
+    elif node.op_type in ("SVMClassifier", "SVMRegressor") and _is_plain(writer, node):
+        return _write_machine(writer, node, network)
     else:
-        return None
-    return writer.finish() if writer.nodes else None
+        return False
+    return True
 
 
 def _find_categories(network: Network, node: Node) -> tuple[Any, ...]:
@@ -120,36 +119,37 @@ def _prepare(node: Node, network: Network) -> Any:
     return prepare_node(node, record, (network.type_of(node.inputs[0]),))
 
 
-def _replace_missing(writer: NodeWriter, node: Node, network: Network) -> None:
+def _replace_missing(writer: Writer, node: Node, network: Network) -> bool:
     """Adds the nodes of an Imputer; none for values that do not fit its input, which the toolkit's kernel refuses."""
     x = network.type_of(node.inputs[0])
     if not isinstance(x, TensorType) or not x.dtype or not x.shape:
-        return
+        return False
     try:
         values, missing = _prepare(node, network)
     except ValueError:
-        return
+        return False
     if len(values) not in (1, x.shape[-1]):
-        return
+        return False
     imputed, replaced = (writer.add_constant(np.array(numbers, x.dtype)) for numbers in (values, missing))
     is_missing = writer.add("IsNaN", node.inputs[0]) if np.isnan(missing) else writer.add("Equal", node.inputs[0], replaced)
     writer.add("Where", is_missing, imputed, node.inputs[0], output=node.outputs[0])
+    return True
 
 
 _MOST_FACTORS = 4
 """Columns whose product is written out: features of polynomials have a column for each factor."""
 
 
-def _multiply_columns(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _multiply_columns(network: Network, node: Node, writer: Writer) -> bool:
     """Returns the products of a few columns of a matrix of floats in the order of the columns."""
     count = _count_factors(network, node)
     if not count:
-        return None
+        return False
     _write_product(writer, node.inputs[0], np.arange(count)[:, None], output=node.outputs[0])
-    return writer.finish()
+    return True
 
 
-def _write_product(writer: NodeWriter, x: str, places: Any, output: str = "") -> str:
+def _write_product(writer: Writer, x: str, places: Any, output: str = "") -> str:
     """Adds the product of columns of x, and returns it: `places` (factors, columns) are positions in x."""
     factors = [writer.add("Gather", x, writer.add_constant(positions), axis=1) for positions in places]
     product = factors[0]
@@ -158,10 +158,10 @@ def _write_product(writer: NodeWriter, x: str, places: Any, output: str = "") ->
     return writer.add("Identity", product, output=output) if output else product
 
 
-def _join_products(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _join_products(network: Network, node: Node, writer: Writer) -> bool:
     """Returns a Concat of features of a polynomial with all neighbours of the same degree computed together."""
     if node.attributes.get("axis") not in (1, -1):
-        return None
+        return False
     inputs = list[str]()
     factors = {value: _find_factors(network, value) for value in node.inputs}
     for source, group in groupby(node.inputs, lambda value: factors[value] and (factors[value][0], len(factors[value][1]))):
@@ -170,55 +170,55 @@ def _join_products(network: Network, node: Node, writer: NodeWriter) -> Replacem
             inputs += values
         else:
             inputs.append(_write_product(writer, source[0], np.array([factors[value][1] for value in values]).T))
-    if not writer.nodes:
-        return None
+    if len(inputs) == len(node.inputs):
+        return False
     writer.add("Concat", *inputs, axis=1, output=node.outputs[0])
-    return writer.finish()
+    return True
 
 
-def _share_probability(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _share_probability(network: Network, node: Node, writer: Writer) -> bool:
     """Returns a Softmax for the exponentials of rows less the logarithm of their sum, as naive Bayes is exported."""
     difference = network.find_producer(node.inputs[0])
     if difference is None or difference.op_type != "Sub":
-        return None
+        return False
     x, logarithm = difference.inputs
     producer = network.find_producer(logarithm)
     if producer is not None and producer.op_type == "Reshape":
         if read_integers(network, producer.inputs[1]) != (-1, 1):
-            return None
+            return False
         producer = network.find_producer(producer.inputs[0])
     elif producer is not None and not producer.attributes.get("keepdims", 1):
-        return None
+        return False
     if producer is None or producer.op_type != "ReduceLogSumExp" or producer.inputs[0] != x:
-        return None
+        return False
     if rank_of(network.type_of(x)) != 2 or read_axes(network, producer) not in ((1,), (-1,)):
-        return None
+        return False
     writer.add("Softmax", x, axis=1, output=node.outputs[0])
-    return writer.finish()
+    return True
 
 
 _SMALL_WEIGHTS = 1 << 16
 """Bytes up to which weights are multiplied when a network is loaded."""
 
 
-def _scale_weights(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _scale_weights(network: Network, node: Node, writer: Writer) -> bool:
     """Returns a Gemm of few weights without factor, and with an Add if its summand is computed; None if it has neither."""
     summand, weights = node.inputs[2] if len(node.inputs) > 2 else "", network.initializers.get(node.inputs[1])
     is_computed, alpha = bool(summand) and summand not in network.initializers, node.attributes.get("alpha", 1.0)
     if not (is_computed or alpha != 1.0) or weights is None or weights.nbytes > _SMALL_WEIGHTS:
-        return None
+        return False
     if node.since_version < 7 or weights.dtype != "float32" or (is_computed and node.attributes.get("beta", 1.0) != 1.0):
-        return None
+        return False
     scaled = writer.add_constant(weights.array * np.float32(alpha))
     attributes = MappingProxyType({name: value for name, value in node.attributes.items() if name != "alpha"})
     if not is_computed:
         writer.nodes.append(replace(node, inputs=(node.inputs[0], scaled, *node.inputs[2:]), attributes=attributes))
-        return writer.finish()
+        return True
     product = writer.name("product")
     writer.types[product] = network.types[node.outputs[0]]
     writer.nodes.append(replace(node, inputs=(node.inputs[0], scaled), outputs=(product,), attributes=attributes))
     writer.add("Add", product, summand, output=node.outputs[0])
-    return writer.finish()
+    return True
 
 
 def _find_factors(network: Network, value: str) -> Any:
@@ -249,7 +249,7 @@ def _has_columns(network: Network, node: Node) -> bool:
     return len(places.shape) == 1 and type(x.shape[1]) is int and bool(((places.array >= 0) & (places.array < x.shape[1])).all())
 
 
-def _measure_distances(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _measure_distances(network: Network, node: Node, writer: Writer) -> bool:
     """Returns a CDist for a Scan over rows that takes each from all rows of its state, which stays, and sums squares or magnitudes.
 
     Neighbors and Gaussian processes of scikit-learn are exported so.
@@ -257,12 +257,12 @@ def _measure_distances(network: Network, node: Node, writer: NodeWriter) -> Repl
     body, specs = node.bodies["body"], [network.type_of(value) for value in node.inputs]
     is_plain = len(specs) == 2 and len(node.outputs) == 2 and not node.captures and node.opset >= 9
     if not is_plain or any(value for name, value in node.attributes.items() if name.startswith("scan_") and any(value)):
-        return None
+        return False
     state, row = specs
     if not (isinstance(state, TensorType) and isinstance(row, TensorType) and state.dtype == row.dtype in ("float32", "float64")):
-        return None
+        return False
     if not (state.shape and row.shape and len(state.shape) == len(row.shape) == 2 and state.shape[1] == row.shape[1]):
-        return None
+        return False
     producers = {value: inner for inner in body.nodes for value in inner.writes}
 
     def find_source(value: str) -> str:
@@ -273,7 +273,7 @@ def _measure_distances(network: Network, node: Node, writer: NodeWriter) -> Repl
     (state_name, row_name), (kept_name, sums_name) = ([spec.name for spec in own] for own in (body.inputs, body.outputs))
     sums = producers.get(find_source(sums_name))
     if find_source(kept_name) != state_name or sums is None or sums.attributes.get("keepdims", 1):
-        return None
+        return False
     axes = read_numbers(body.initializers, sums.inputs[1]) if len(sums.inputs) > 1 else sums.attributes.get("axes")
     difference = producers.get(find_source(sums.inputs[0]))
     if sums.op_type == "ReduceSum" and difference is not None and difference.op_type == "Abs":
@@ -281,11 +281,11 @@ def _measure_distances(network: Network, node: Node, writer: NodeWriter) -> Repl
     elif sums.op_type == "ReduceSumSquare":
         metric = "sqeuclidean"
     else:
-        return None
+        return False
     if tuple(axes or ()) not in ((1,), (-1,)) or difference is None or difference.op_type != "Sub":
-        return None
+        return False
     if {find_source(value) for value in difference.inputs} != {state_name, row_name}:
-        return None
+        return False
     if node.outputs[0]:
         writer.add("Identity", node.inputs[0], output=node.outputs[0])
     # Machine code takes constants on the right; those that are not folded yet have rows of a known number.
@@ -295,7 +295,7 @@ def _measure_distances(network: Network, node: Node, writer: NodeWriter) -> Repl
     if is_turned:
         writer.types[distances] = TensorType(state.dtype, (state.shape[0], row.shape[0]))
         writer.add("Transpose", distances, perm=(1, 0), output=node.outputs[1])
-    return writer.finish()
+    return True
 
 
 _LARGEST_VALUE = 256.0
@@ -305,7 +305,7 @@ float32 has its rounding as 1e-5.
 _LARGEST_DEGREE = 8
 
 
-def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
+def _write_machine(writer: Writer, node: Node, network: Network) -> bool:
     """Adds the nodes of a support vector machine; none for degrees that are no small number, and for vectors that need float64.
 
     Source: ONNX-ML SVMClassifier-1, SVMRegressor-1, libsvm.
@@ -313,12 +313,12 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
     try:
         machine = _prepare(node, network)
     except ValueError:  # which the toolkit's kernel raises, too
-        return
+        return False
     is_classifier = node.op_type == "SVMClassifier"
     weights = machine.pair_weights if is_classifier else machine.weights
     if is_classifier and machine.post_transform != "NONE":
-        return
-    x, similarity, add_floats = node.inputs[0], machine.similarity, partial(_add_floats, writer, _read_dtype(network, node))
+        return False
+    x, similarity, add_floats = node.inputs[0], machine.similarity, partial(_add_floats, writer, writer.dtype(node.inputs[0]))
     if similarity is None or similarity.kernel_type == "LINEAR":
         compared, weights = x, weights if similarity is None else similarity.vectors @ weights
     elif similarity.kernel_type == "RBF":
@@ -326,19 +326,19 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
         vectors = similarity.vectors - center[:, None]
         gamma, squares = similarity.gamma, (vectors**2).sum(axis=0)
         if not 0 <= gamma * squares.max() <= _LARGEST_VALUE:
-            return
+            return False
         rows = writer.add("Sub", x, add_floats(center))
         products = writer.add("MatMul", rows, add_floats(2 * gamma * vectors))
         own = writer.add("MatMul", writer.add("Mul", rows, rows), add_floats(np.full((len(center), 1), gamma)))
         exponent = writer.add("Sub", writer.add("Sub", products, own), add_floats(gamma * squares))
         # Rounded, the distance of float32 from itself may be negative.
-        is_short = _read_dtype(network, node) == "float32"
+        is_short = writer.dtype(node.inputs[0]) == "float32"
         compared = writer.add("Exp", writer.add("Min", exponent, add_floats(np.zeros(1))) if is_short else exponent)
     else:
         degree = int(similarity.degree) if similarity.kernel_type == "POLY" else 1
         largest = abs(similarity.gamma) * similarity.squares.max() + abs(similarity.coef0)
         if not 1 <= degree <= _LARGEST_DEGREE or not largest**degree <= _LARGEST_VALUE:
-            return
+            return False
         products = writer.add("MatMul", x, add_floats(similarity.gamma * similarity.vectors))
         affine = writer.add("Add", products, add_floats(np.array([similarity.coef0])))
         if similarity.kernel_type == "SIGMOID":
@@ -354,9 +354,10 @@ def _write_machine(writer: NodeWriter, node: Node, network: Network) -> None:
         decisions = writer.add("Where", writer.add("Greater", decisions, zero), one, other)
     if not is_classifier:
         writer.add("Cast", decisions, to=1, output=node.outputs[0])
+    return True
 
 
-def _write_votes(writer: NodeWriter, node: Node, decisions: str, machine: Any, add_floats: Callable[[Any], str]) -> None:
+def _write_votes(writer: Writer, node: Node, decisions: str, machine: Any, add_floats: Callable[[Any], str]) -> None:
     """Adds the label with most votes of the pairs, and the scores or probabilities."""
     label, scores = (*node.outputs, "")[:2]
     if label:
@@ -381,24 +382,14 @@ def _write_votes(writer: NodeWriter, node: Node, decisions: str, machine: Any, a
     writer.add("Cast", both, to=1, output=scores)
 
 
-def _add_floats(writer: NodeWriter, dtype: str, array: Any) -> str:
+def _add_floats(writer: Writer, dtype: str, array: Any) -> str:
     """Adds a constant of float32 or float64."""
     return writer.add_constant(np.ascontiguousarray(array, dtype))
 
 
-def _read_dtype(network: Network, node: Node) -> str:
-    x = network.type_of(node.inputs[0])
-    return x.dtype or "" if isinstance(x, TensorType) else ""
-
-
-def _is_plain(network: Network, writer: NodeWriter, node: Node) -> bool:
+def _is_plain(writer: Writer, node: Node) -> bool:
     """Says whether a machine reads rows of floats, or a Scaler float32 with a number for each feature, or one for all."""
-    # The type of a node that was rewritten has a shape.
-    value_type, dtype = writer.types.get(node.inputs[0]) or network.type_of(node.inputs[0]), _read_dtype(network, node)
-    if not isinstance(value_type, TensorType) or dtype not in _CODES or not value_type.shape:
-        return False
-    if node.op_type != "Scaler":
-        return len(value_type.shape) == 2
-    if dtype != "float32":
-        return False
-    return all(len(node.attributes.get(name, (default,))) in (1, value_type.shape[-1]) for name, default in _SCALER)
+    shape, dtype = writer.shape(node.inputs[0]), writer.dtype(node.inputs[0])
+    if node.op_type != "Scaler" or not shape:
+        return dtype in _CODES and len(shape or ()) == 2
+    return dtype == "float32" and all(len(node.attributes.get(name, (default,))) in (1, shape[-1]) for name, default in _SCALER)

@@ -19,19 +19,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from hetero_core.dtypes import onnx_of_dtype
 from hetero_core.kernels.precision import widen
 from hetero_core.kernels.registry import DTYPE_ATTRIBUTES, find_refusal
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import infer_types
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType, ValueType, shape_of
 from hetero_core.transforms.constants import LARGEST_KEPT, RANDOM_OPERATORS, drop_unread
-
-Array = np.ndarray[Any, Any]
+from hetero_cpu.transforms.writer import Array, Writer, derive_constant
 
 HALVES = frozenset({"float16", "bfloat16"})
 _KEPT = RANDOM_OPERATORS | {"BitCast", "Cast", "CastLike", "EyeLike", "Range"}
@@ -58,8 +54,10 @@ def widen_halves(network: Network) -> Network:
         return network
     widening = _Widening(network)
     for node in network.nodes:
-        widening.add(node)
-    widened = drop_unread(widening.finish())
+        widening.add_node(node)
+    for spec in network.outputs:
+        widening.read_half(spec.name, None)
+    widened = drop_unread(widening.write_network())
     # onnx does not tell the shapes of operators whose version has no bfloat16, as Conv-11.
     has_open_types = any(shape_of(widened.type_of(value)) is None for node in widened.nodes for value in node.writes)
     return infer_types(widened) if has_open_types else widened
@@ -73,15 +71,11 @@ def _widen_type(value_type: ValueType | None) -> ValueType | None:
     return TensorType("float32", value_type.shape) if isinstance(value_type, TensorType) and _is_half(value_type) else value_type
 
 
-class _Widening:
+class _Widening(Writer):
     """The nodes so far, and the names of the forms of values that are present."""
 
     def __init__(self, network: Network) -> None:
-        self._network = network
-        self._names = FreshNames(network)
-        self._nodes: list[Node] = []
-        self._types = dict(network.types)
-        self._constants: dict[str, Initializer] = dict(network.initializers)
+        super().__init__(network)
         captures = {value for node in network.nodes for value in node.captures}
         self._visible = network.names_of_outputs | captures
         # Value of the model -> its form in float32.
@@ -91,34 +85,27 @@ class _Widening:
         self._made_wide: set[str] = set()
         self._computes = {node.name for node in network.nodes if self._can_widen(node)}
 
-    def add(self, node: Node) -> None:
+    def add_node(self, node: Node) -> None:
         """Adds a node of the model, widened or as it is."""
-        if self._is_cast_to_float32(node) and (node.inputs[0] in self._made_wide or node.inputs[0] in self._network.initializers):
+        if self._is_cast_to_float32(node) and (node.inputs[0] in self._made_wide or node.inputs[0] in self.network.initializers):
             source, attributes = self._read_wide(node.inputs[0], node), MappingProxyType[str, Any]({})
             alias = replace(node, op_type="Identity", inputs=(source,), since_version=_CAST_OPSET, attributes=attributes)
-            self._nodes.append(alias)
+            self.nodes.append(alias)
         elif self._is_widened(node):
             inputs = tuple(self._read_wide(value, node) if self._is_half(value) else value for value in node.inputs)
             outputs = tuple(self._make_wide(value) if value and self._is_half(value) else value for value in node.outputs)
-            self._nodes.append(replace(node, inputs=inputs, outputs=outputs))
+            self.nodes.append(replace(node, inputs=inputs, outputs=outputs))
         else:
             for value in node.captures:
-                self._read_half(value, node)
-            inputs = tuple(self._read_half(value, node) for value in node.inputs)
-            self._nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+                self.read_half(value, node)
+            inputs = tuple(self.read_half(value, node) for value in node.inputs)
+            self.nodes.append(node if inputs == node.inputs else replace(node, inputs=inputs))
             if self._is_cast_to_float32(node):
                 self._wide.setdefault(node.inputs[0], node.outputs[0])
 
-    def finish(self) -> Network:
-        """Returns the network with its outputs in their own types."""
-        for spec in self._network.outputs:
-            self._read_half(spec.name, None)
-        types, constants = MappingProxyType(self._types), MappingProxyType(self._constants)
-        return replace(self._network, nodes=tuple(self._nodes), types=types, initializers=constants)
-
     def _find_type(self, value: str) -> ValueType | None:
-        constant = self._network.initializers.get(value)
-        return self._network.types.get(value) if constant is None else constant.type
+        constant = self.network.initializers.get(value)
+        return self.network.types.get(value) if constant is None else constant.type
 
     def _is_half(self, value: str) -> bool:
         return bool(value) and _is_half(self._find_type(value))
@@ -127,7 +114,7 @@ class _Widening:
         """Says whether a node reads halves and may read float32 instead; its outputs then are float32, too."""
         if node.bodies or node.op_type in _KEPT or not DTYPE_ATTRIBUTES.isdisjoint(node.attributes):
             return False
-        if node.op_type in _LOOKUPS and node.inputs[0] in self._network.initializers:
+        if node.op_type in _LOOKUPS and node.inputs[0] in self.network.initializers:
             return False
         if not any(map(self._is_half, node.inputs)):
             return False
@@ -140,63 +127,53 @@ class _Widening:
     def _is_widened(self, node: Node) -> bool:
         if node.name not in self._computes:
             return False
-        computed = filter(self._is_half, set(node.inputs) - self._network.initializers.keys())
+        computed = filter(self._is_half, set(node.inputs) - self.network.initializers.keys())
         is_move = node.op_type in _MOVES and not node.domain
         return (not is_move and any(map(self._is_half, node.writes))) or not self._wide.keys().isdisjoint(computed)
 
     def _is_cast_to_float32(self, node: Node) -> bool:
         is_cast = node.op_type == "Cast" and not node.domain and self._is_half(node.inputs[0])
-        return is_cast and getattr(self._types.get(node.outputs[0]), "dtype", None) == "float32"
+        return is_cast and self.dtype(node.outputs[0]) == "float32"
 
     def _read_wide(self, value: str, node: Node) -> str:
         """Returns the name of a half's form in float32, which is made if it is not there yet."""
         if value not in self._wide:
-            name = self._wide[value] = self._names.value(f"{value}/float32")
-            constant = self._network.initializers.get(value)
-            self._types[name] = _widen_type(self._find_type(value)) or TensorType("float32")
+            name = self._wide[value] = self.names.value(f"{value}/float32")
+            constant = self.network.initializers.get(value)
+            self.types[name] = _widen_type(self._find_type(value)) or TensorType("float32")
             if constant is None:
-                self._nodes.append(cast_node(self._names.node(f"cast/{name}"), value, name, "float32", node.origins))
+                self._cast(value, name, "float32", node.origins)
             else:
-                self._constants[name] = convert_constant(constant, widen)
+                self.constants[name] = convert_constant(constant, widen)
         return self._wide[value]
 
     def _make_wide(self, value: str) -> str:
         """Returns the name under which a widened node makes a value."""
-        name = self._names.value(f"{value}/float32") if value in self._visible else value
-        self._types[name] = _widen_type(self._find_type(value)) or TensorType("float32")
+        name = self.names.value(f"{value}/float32") if value in self._visible else value
+        self.types[name] = _widen_type(self._find_type(value)) or TensorType("float32")
         self._wide[value] = name
         self._made_wide.add(value)
         return name
 
-    def _read_half(self, value: str, node: Node | None) -> str:
+    def read_half(self, value: str, node: Node | None) -> str:
         """Returns the name of a value in the type that the model gives it; a half form is made if it is not there yet."""
         if value not in self._made_wide:
             return value
         if value not in self._half:
             value_type = self._find_type(value)
             assert isinstance(value_type, TensorType)
-            name = self._half[value] = value if value in self._visible else self._names.value(f"{value}/{value_type.dtype}")
-            self._types[name] = value_type
-            owner = self._network.find_producer(value) or node
-            origins = () if owner is None else owner.origins
-            cast = cast_node(self._names.node(f"cast/{name}"), self._wide[value], name, str(value_type.dtype), origins)
-            self._nodes.append(cast)
+            name = self._half[value] = value if value in self._visible else self.names.value(f"{value}/{value_type.dtype}")
+            self.types[name] = value_type
+            owner = self.network.find_producer(value) or node
+            self._cast(self._wide[value], name, str(value_type.dtype), () if owner is None else owner.origins)
         return self._half[value]
 
-
-def cast_node(name: str, source: str, target: str, dtype: str, origins: tuple[str, ...]) -> Node:
-    """Returns a Cast, which counts for the nodes of `origins` in reports."""
-    attributes = MappingProxyType({"to": onnx_of_dtype(dtype)})
-    return Node(name, "Cast", (source,), (target,), "", _CAST_OPSET, _CAST_OPSET, attributes, (), origins)
+    def _cast(self, source: str, target: str, dtype: str, origins: tuple[str, ...]) -> None:
+        self.origins = origins
+        self.nodes.append(self.make_node("Cast", (source,), (target,), {"to": onnx_of_dtype(dtype)}))
 
 
 def convert_constant(constant: Initializer, convert: Callable[[Array], Array]) -> Initializer:
     """Returns a constant as float32, made when it is first read; a large array is made again if it is asked for after it was packed."""
-
-    def load() -> Array:
-        converted = convert(constant.array)
-        constant.release()
-        return converted
-
     is_renewable, drop_pages = constant.nbytes >= LARGEST_KEPT, constant.drop_pages if constant.is_mapped else None
-    return Initializer("float32", constant.shape, load, is_renewable=is_renewable, drop_pages=drop_pages)
+    return derive_constant(constant, convert, is_renewable=is_renewable, drop_pages=drop_pages)

@@ -16,7 +16,7 @@ from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.copies import eliminate_copies
 from hetero_core.transforms.matching import AnyValue, Found, Op, Rule, fuse_patterns, has_perm, read_integers
 from hetero_core.transforms.rewrite import Replacement, fuse_pairs, replace_nodes
-from hetero_cpu.transforms.microsoft import NodeWriter, rewrite_operators
+from hetero_cpu.transforms.writer import Writer, rewrite_operators
 
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _OF_ONE_INPUT = frozenset({"Concat", "Max", "Mean", "Min", "Sum"})
@@ -127,22 +127,24 @@ def write_pads(network: Network) -> Network:
     return rewrite_operators(network, {("", "Pad"): _write_pad})
 
 
-def _write_pad(network: Network, node: Node, writer: NodeWriter) -> Replacement | None:
+def _write_pad(network: Network, node: Node, writer: Writer) -> bool:
     mode, sizes = str(node.attributes.get("mode", "constant")), _read_sizes(network, node.inputs[0]) if node.inputs else None
     if node.since_version < 11 or mode == "constant" or sizes is None or 0 in sizes:
-        return None
+        return False
     pads, rank = read_pads(network, node), len(sizes)
     if pads is None or len(pads) != 2 * rank or min(pads, default=0) < 0:
-        return None
+        return False
     grown = [axis for axis in range(rank) if any(pads[axis::rank])]
     if any(type(sizes[axis]) is not int for axis in grown):
-        return None
+        return False
     value = node.inputs[0]
     for axis in grown:
         value = writer.add(
             "Gather", value, writer.add_integers(*find_sources(sizes[axis], pads[axis], pads[axis + rank], mode)), axis=axis
         )
-    return writer.finish_with(node.outputs[0]) if grown else None
+    if grown:
+        writer.end_with(node.outputs[0])
+    return bool(grown)
 
 
 def _read_sizes(network: Network, value: str) -> tuple[int, ...] | None:
