@@ -334,18 +334,6 @@ def dynamic_time_warping(xp: Namespace, x: Array) -> Array:
     return np.asarray(path[::-1], np.int32).T.reshape(2, -1).copy()
 
 
-@kernel("Affine", since=(0,), dtypes=FLOAT32)
-def affine(xp: Namespace, x: Array, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
-    """Returns alpha x + beta."""
-    return np.float32(alpha) * x + np.float32(beta)
-
-
-@kernel("Scale", since=(0,), dtypes=FLOAT32)
-def scale(xp: Namespace, x: Array, *, scale: float = 1.0) -> Array:
-    """Returns scale x."""
-    return np.float32(scale) * x
-
-
 @kernel("ScaledTanh", since=(0,), dtypes=FLOAT32)
 def scaled_tanh(xp: Namespace, x: Array, *, alpha: float, beta: float) -> Array:
     """Returns alpha tanh(beta x)."""
