@@ -68,11 +68,12 @@ class Declaration:
     `prepare(xp, input_types, **attributes)` runs once for each bound node; the function gets its result as `prepared`. The attributes are
     then those of its signature, and a ValueError that it raises is the reason for a refusal. `count_bytes(*inputs, **attributes)` returns
     the bytes that a run makes; it is needed if texts or intermediate results decide (`sizes`). `unread` maps attributes that
-    these versions have, but no result depends on, to their defaults; the function does not get them. `without` lists attributes of the
-    function that these versions lack. `shared` maps attributes that several operators have in common to their defaults; the function
-    takes them in its ** parameter. With `halves`, float16 is allowed wherever float32 is: the function gets float32, and the outputs at
-    these positions are rounded to float16. `largest` is the number of bytes that an input or output may have; a size that is open in the
-    query is checked in the run. `table` is the table of the kernel, None for the toolkit's own.
+    these versions have, but no result depends on, to their defaults; the function does not get them. `without` lists attributes and last
+    inputs of the function that these versions lack; `as_attributes` lists inputs of the function that these versions have as attributes.
+    `shared` maps attributes that several operators have in common to their defaults; the function takes them in its ** parameter. With
+    `halves`, float16 is allowed wherever float32 is: the function gets float32, and the outputs at these positions are rounded to float16.
+    `largest` is the number of bytes that an input or output may have; a size that is open in the query is checked in the run. `table` is
+    the table of the kernel, None for the toolkit's own.
     """
 
     op_type: str
@@ -92,6 +93,7 @@ class Declaration:
     count_bytes: Callable[..., int] | None = None
     unread: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     without: tuple[str, ...] = ()
+    as_attributes: tuple[str, ...] = ()
     halves: tuple[int, ...] | None = None
     shared: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     largest: int | None = None
@@ -114,7 +116,7 @@ class Declaration:
                 raise TypeError(
                     f"the kernel {function.__name__} of {self.op_type} is declared with {name}={value!r}; expected {expected}"
                 )
-        attributes, required, limits = read_signature(function)
+        attributes, required, limits = read_signature(function, (*self.as_attributes, *self.without))
         if self.prepare is not None:
             assert required == ("prepared",), f"{self.op_type}: the attributes belong to what prepares them"
             attributes, required, _ = read_signature(self.prepare)
@@ -171,6 +173,7 @@ _ARGUMENTS: Mapping[str, tuple[Any, Any, str]] = {
     "unread": (Mapping, object, "a mapping of attributes to their defaults"),
     "choices": (Mapping, tuple, "a mapping of attributes to tuples of values"),
     "without": (tuple, str, "a tuple of attributes"),
+    "as_attributes": (tuple, str, "a tuple of inputs"),
     "shared": (Mapping, object, "a mapping of attributes to their defaults"),
     "largest": (int | None, int, "a number of bytes, or None"),
 }

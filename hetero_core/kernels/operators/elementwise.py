@@ -119,20 +119,18 @@ def clip(xp: Namespace, x: Array, low: Array | None = None, high: Array | None =
     return x
 
 
+_MOST = float(np.finfo(np.float64).max)
+_MOST_OF_FLOAT32 = float(np.finfo(np.float32).max)
+
+
 @kernel("Clip", since=(1,), dtypes=FLOATS)
-def clip_by_bounds(xp: Namespace, x: Array, *, max: float | None = None, min: float | None = None) -> Array:
-    """Returns x limited by the attributes min and max; an absent bound is the limit of the type."""
-    least, most = _range_of(x.dtype)
-    return clip_by_attributes(xp, x, max=most if max is None else max, min=least if min is None else min)
-
-
-@kernel("Clip", since=(6,), dtypes=FLOATS)
-def clip_by_attributes(
-    xp: Namespace, x: Array, *, max: float = float(np.finfo(np.float32).max), min: float = float(np.finfo(np.float32).min)
-) -> Array:
+def clip_by_attributes(xp: Namespace, x: Array, *, max: float = _MOST, min: float = -_MOST) -> Array:
     """Returns x limited by the attributes min and max; a finite bound outside the type is its limit."""
     limits = [x.dtype.type(limit if np.isinf(limit) else np.clip(np.float64(limit), *_range_of(x.dtype))) for limit in (min, max)]
     return xp.minimum(xp.maximum(x, limits[0]), limits[1])
+
+
+kernel("Clip", since=(6,), dtypes=FLOATS)(partial(clip_by_attributes, max=_MOST_OF_FLOAT32, min=-_MOST_OF_FLOAT32))
 
 
 def _range_of(dtype: np.dtype[np.generic]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from math import ceil, prod
 import numpy as np
 
 from hetero_core.kernels.arrays import assign, combine, lay_out, require_within, take
-from hetero_core.kernels.operators.layout import RANGED, identity, pad_all, range_, slice_
+from hetero_core.kernels.operators.layout import RANGED, identity, pad, range_, slice_
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
 from hetero_core.kernels.tables import InputTypes
@@ -137,6 +137,7 @@ _register_search("ArgMax", "argmax")
 _register_search("ArgMin", "argmin")
 
 
+@kernel("TopK", since=(1,), dtypes=NUMBERS, outputs=2, as_attributes=("k",), without=("largest", "sorted"))
 @kernel("TopK", since=(10,), dtypes=(NUMBERS, INT64), host=(1,), outputs=2, without=("largest", "sorted"))
 @kernel("TopK", since=(11, 24), dtypes=(NUMBERS, INT64), host=(1,), choices={"largest": (0, 1), "sorted": (0, 1)}, outputs=2)
 def top_k(xp: Namespace, x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
@@ -144,22 +145,12 @@ def top_k(xp: Namespace, x: Array, k: Array, *, axis: int = -1, largest: int = 1
 
     Without `sorted` any order is allowed; the result is sorted, too.
     """
-    return _sort_top(xp, x, integers_of(k)[0], axis, largest)
-
-
-@kernel("TopK", since=(1,), dtypes=NUMBERS, outputs=2)
-def top_k_by_attribute(xp: Namespace, x: Array, *, axis: int = -1, k: int) -> tuple[Array, Array]:
-    """Returns the k largest elements along the axis, and their positions."""
-    return _sort_top(xp, x, k, axis, 1)
-
-
-def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple[Array, Array]:
-    resolved = normalize_axis(axis, x.ndim)
-    wide = widen(x)
-    if xp is np and 0 < 8 * k <= x.shape[resolved] and x.size >= 2000:  # below, a sort costs less than the calls
-        order = np.moveaxis(_select_top(np.moveaxis(wide, resolved, -1), k, largest), -1, resolved)
+    count, resolved, wide = integers_of(k)[0], normalize_axis(axis, x.ndim), widen(x)
+    if xp is np and 0 < 8 * count <= x.shape[resolved] and x.size >= 2000:  # below, a sort costs less than the calls
+        order = np.moveaxis(_select_top(np.moveaxis(wide, resolved, -1), count, largest), -1, resolved)
     else:
-        order = xp.asarray(_order_stably(xp, wide, resolved, largest)[(*(slice(None),) * resolved, slice(0, k))], dtype=np.int64)
+        order = _order_stably(xp, wide, resolved, largest)[(*(slice(None),) * resolved, slice(0, count))]
+        order = xp.asarray(order, dtype=np.int64)
     return xp.take_along_axis(x, order, axis=resolved), order
 
 
@@ -297,7 +288,7 @@ def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | No
 def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
     """Returns x with a border."""
     filler = None if value is None else value.reshape(())
-    return pad_all(xp, x, pads.reshape(-1), filler, mode=mode)
+    return pad(xp, x, pads.reshape(-1), filler, mode=mode)
 
 
 @microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)

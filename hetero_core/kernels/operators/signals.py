@@ -5,6 +5,7 @@ A last axis of 1 holds real numbers, of 2 real and imaginary parts.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,8 @@ def dft(
     xp: Namespace, x: Array, dft_length: Array | None = None, axis: Array | None = None, *, inverse: int = 0, onesided: int = 0
 ) -> Array:
     """Returns the discrete Fourier transform along an axis."""
-    return _transform(xp, x, dft_length, -2 if axis is None else integers_of(axis)[0], inverse, onesided)
-
-
-@kernel("DFT", since=(17,), dtypes=(FLOATS, INDEX), host=(1,), choices=_FLAGS)
-def dft_by_attribute(
-    xp: Namespace, x: Array, dft_length: Array | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
-) -> Array:
-    """Returns the discrete Fourier transform along an axis."""
-    return _transform(xp, x, dft_length, axis, inverse, onesided)
-
-
-def _transform(xp: Namespace, x: Array, dft_length: Array | None, axis: int, inverse: int, onesided: int) -> Array:
     wide = widen(x)
-    place = normalize_axis(axis, x.ndim)
+    place = normalize_axis(-2 if axis is None else integers_of(axis)[0], x.ndim)
     length = integers_of(dft_length)[0] if dft_length is not None else None
     signal = wide[..., 0] if x.shape[-1] == 1 else wide[..., 0] + 1j * wide[..., 1]
     if inverse and onesided:
@@ -49,6 +38,9 @@ def _transform(xp: Namespace, x: Array, dft_length: Array | None, axis: int, inv
     else:
         spectrum = (xp.fft.ifft if inverse else xp.fft.fft)(signal, n=length, axis=place)
     return narrow(xp.stack([spectrum.real, spectrum.imag], axis=-1), x.dtype)
+
+
+kernel("DFT", since=(17,), dtypes=(FLOATS, INDEX), host=(1,), choices=_FLAGS)(partial(dft, axis=1))
 
 
 @kernel("STFT", since=(17,), dtypes=(FLOATS, INDEX, FLOATS, INDEX), host=(1, 3), choices={"onesided": (0, 1)})
@@ -64,7 +56,7 @@ def stft(
     frames = xp.stack([signal[:, index * step : index * step + length] for index in range(count)], axis=1)
     if window is not None:
         frames = narrow(widen(frames) * widen(window).reshape((-1, 1)), signal.dtype)
-    return _transform(xp, frames, None, 2, 0, onesided)
+    return dft(xp, frames, None, 2, onesided=onesided)
 
 
 def _make_window(size: Array, coefficients: Floats, periodic: int, output_datatype: int) -> Array:

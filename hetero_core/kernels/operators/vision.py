@@ -105,19 +105,6 @@ def _refuse_interpolation(node: Node, input_types: InputTypes) -> str | None:
 _grid_kernel = partial(kernel, "GridSample", dtypes=(NUMBERS | BOOL | COMPLEX, FLOATS), refuse=_refuse_interpolation)
 
 
-_IMAGES: dict[str, Any] = {
-    "choices": {**_PADDING, "mode": ("bilinear", "nearest", "bicubic")},
-    "shared": {"align_corners": 0, "padding_mode": "zeros"},
-}
-
-
-@microsoft_kernel("GridSample", dtypes=FLOAT32, **_IMAGES)
-@_grid_kernel(since=(16,), **_IMAGES)
-def grid_sample_image(xp: Namespace, x: Array, grid: Array, *, mode: str = "bilinear", **borders: Any) -> Array:
-    """Returns images sampled at the grid's positions."""
-    return grid_sample(xp, x, grid, mode=mode.removeprefix("bi"), **borders)
-
-
 @_grid_kernel(since=(20, 22), choices={**_PADDING, "mode": ("linear", "nearest", "cubic")})
 def grid_sample(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
@@ -126,7 +113,7 @@ def grid_sample(
 
     -1 and 1 are the centers of the outer elements with align_corners, else their outer edges. Source: ONNX GridSample-22.
     """
-    sizes = x.shape[2:]
+    sizes, mode = x.shape[2:], mode.removeprefix("bi")
     points = widen(grid).reshape((grid.shape[0], prod(grid.shape[1:-1]), len(sizes)))
     coordinates = []
     for axis, size in enumerate(sizes):
@@ -141,6 +128,11 @@ def grid_sample(
     else:
         y = interpolate(xp, wide, tuple(coordinates), resolve, weigh_linear if mode == "linear" else weigh_cubic)
     return narrow(y, x.dtype).reshape((*x.shape[:2], *grid.shape[1:-1]))
+
+
+_IMAGES = {**_PADDING, "mode": ("bilinear", "nearest", "bicubic")}
+for _declare in (_grid_kernel(since=(16,), choices=_IMAGES), microsoft_kernel("GridSample", dtypes=FLOAT32, choices=_IMAGES)):
+    _declare(partial(grid_sample, mode="bilinear"))
 
 
 def _reflect(xp: Namespace, place: Array, size: int, align_corners: int) -> Array:
@@ -203,7 +195,6 @@ def _count_aligned(
 
 
 _roi_kernel = partial(kernel, "RoiAlign", dtypes=(FLOATS, FLOATS, INT64), host=(1, 2), count_bytes=_count_aligned)
-_POOLED = {"mode": "avg", "output_height": 1, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0}
 
 
 @_roi_kernel(since=(16, 22), choices={**_ROI, "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")})
@@ -237,10 +228,8 @@ def roi_align(
     return narrow(xp.stack(regions), x.dtype)
 
 
-@_roi_kernel(since=(10,), choices=_ROI, shared=_POOLED)
-def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Array, **attributes: Any) -> Array:
-    """Returns pooled regions without the shift by half a pixel."""
-    return roi_align(xp, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **attributes)
+_unshifted = partial(roi_align, coordinate_transformation_mode="output_half_pixel")
+_roi_kernel(since=(10,), choices=_ROI, without=("coordinate_transformation_mode",))(_unshifted)
 
 
 _Line = tuple[Vector, Vector]
