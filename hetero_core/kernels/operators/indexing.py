@@ -10,7 +10,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from hetero_core.kernels.arrays import assign, combine, lay_out, require_within, take
+from hetero_core.kernels.arrays import assign, bring, combine, lay_out, require_within, take
 from hetero_core.kernels.operators.layout import RANGED, identity, pad, range_, slice_
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
@@ -63,16 +63,11 @@ def _refuse_reduction(node: Node, input_types: InputTypes) -> str | None:
     return None
 
 
-@kernel("Scatter", since=(9, 11), dtypes=(ANY, INDEX, ANY))
-@kernel("ScatterElements", since=(11, 13), dtypes=(ANY, INDEX, ANY))
-def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
-    """Returns x with the updates written at the positions that the indices name."""
-    return assign(x.copy(), grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim)), updates)
-
-
+@kernel("Scatter", since=(9, 11), dtypes=(ANY, INDEX, ANY), without=("reduction",))
+@kernel("ScatterElements", since=(11, 13), dtypes=(ANY, INDEX, ANY), without=("reduction",))
 @kernel("ScatterElements", since=(16, 18), dtypes=(_DATA, INDEX, _DATA), choices={"reduction": _REDUCED}, refuse=_refuse_reduction)
-def scatter_reduced(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
-    """Returns x with the updates written, or combined with the elements there."""
+def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
+    """Returns x with the updates written at the positions that the indices name, or combined with the elements there."""
     grid = grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))
     return _write(xp, x, grid, updates, reduction)
 
@@ -81,23 +76,19 @@ def scatter_reduced(xp: Namespace, x: Array, indices: Array, updates: Array, *, 
 @kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCED}, refuse=_refuse_reduction)
 def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     """Returns x with the addressed slices replaced, or combined with the elements there."""
-    return _write(xp, x, _coordinates(xp, x, indices), updates, reduction)
+    coordinates = tuple(_wrap(xp, indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))
+    return _write(xp, x, coordinates, updates, reduction)
 
 
 def _wrap(xp: Namespace, indices: Array, size: int) -> Array:
     return xp.where(require_within(indices, size) < 0, indices + size, indices)
 
 
-def _coordinates(xp: Namespace, x: Array, indices: Array) -> tuple[Array, ...]:
-    return tuple(_wrap(xp, indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))
-
-
 def _write(xp: Namespace, x: Array, where: tuple[Array, ...], updates: Array, reduction: str) -> Array:
-    y = widen(x.copy())
     if reduction == "none":
-        return narrow(assign(y, where, widen(updates)), x.dtype)
+        return assign(x.copy(), where, updates)
     function = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}[reduction]
-    return narrow(combine(xp, y, where, widen(updates), function), x.dtype)
+    return narrow(combine(xp, widen(x.copy()), where, widen(updates), function), x.dtype)
 
 
 @kernel("TensorScatter", since=(24,), dtypes=(ANY, ANY, INT64), host=(2,), choices={"mode": ("linear", "circular")})
@@ -107,19 +98,15 @@ def tensor_scatter(
     """Returns the cache with the update written along the axis from each batch's index on."""
     resolved = normalize_axis(axis, past.ndim)
     length, count = past.shape[resolved], update.shape[resolved]
-    starts = [0] * past.shape[0] if write_indices is None else [int(start) for start in write_indices]
+    starts = integers_of(write_indices) or (0,) * past.shape[0]
     present = past.copy()
     ahead = (slice(None),) * (resolved - 1)
     for item, start in enumerate(starts):
         if mode == "linear" and start + count > length:
             raise ValueError(f"batch {item} writes {count} steps from {start} into an axis of {length}")
-        step = 0
-        while step < count:
-            place = (start + step) % length
-            steps = min(count - step, length - place)
-            written = update[(item, *ahead, slice(step, step + steps))]
-            present = assign(present, (item, *ahead, slice(place, place + steps)), written)
-            step += steps
+        places = np.arange(start, start + count) % length
+        row = slice(item, item + 1)
+        present = assign(present, (row, *ahead, bring(xp, places, np.int64)), update[row])
     return present
 
 
