@@ -32,6 +32,7 @@ from hetero_core.kernels.registry import (
     explain_size,
     find_kernel,
     find_refusals,
+    find_type,
     take_prepared,
 )
 from hetero_core.kernels.tables import InputTypes, KernelTable
@@ -125,7 +126,7 @@ class _Compiler:
         own = {spec.name for spec in graph.inputs} | {value for node in graph.nodes for value in node.writes}
         self._constants = {name: value for name, value in {**outer_constants, **graph.initializers}.items() if name not in own}
         self._converted = converted
-        self._outer_type_of = outer_type_of
+        self._type_of = partial(find_type, graph, self._constants, outer_type_of)
         self._values: list[Any] = [None]
         self._slots: dict[tuple[str, bool], int] = {}
         self._captured: dict[str, int] = {}
@@ -156,12 +157,6 @@ class _Compiler:
             tuple(self._captured.values()),
             output_slots,
         )
-
-    def _type_of(self, value: str) -> ValueType | None:
-        value_type = self._graph.type_of(value)
-        if value_type is None and value in self._constants:
-            return self._constants[value].type
-        return self._outer_type_of(value) if value_type is None else value_type
 
     def _add_slot(self, name: str, *, on_host: bool) -> int:
         self._values.append(None)
@@ -250,8 +245,7 @@ class _Compiler:
         function = bind_kernel(node, record, xp, tuple(self._type_of(name) for name in node.inputs))
         untyped = [index for index, name in enumerate(node.inputs) if name and not _is_typed(self._type_of(name))]
         unknown = tuple(index for index in untyped if record.dtypes_of_input(index) != ANY)
-        function = _check_dtypes(function, node, record, unknown) if unknown else function
-        return function if record.largest is None else _check_sizes(function, node, record.largest)
+        return _check_run(function, node, record, unknown) if unknown or record.largest is not None else function
 
     def _add_body(self, node: Node, attribute: str, body: Graph) -> Body:
         program = _Compiler(
@@ -300,41 +294,29 @@ def _is_typed(value_type: ValueType | None) -> bool:
     return value_type is not None and not (isinstance(value_type, TensorType) and value_type.dtype is None)
 
 
-def _check_dtypes(function: Callable[..., Any], node: Node, record: KernelRecord, positions: tuple[int, ...]) -> Callable[..., Any]:
-    """Returns the function behind a check of the inputs without a known type at compilation."""
+def _check_run(function: Callable[..., Any], node: Node, record: KernelRecord, untyped: tuple[int, ...]) -> Callable[..., Any]:
+    """Returns the function with checks of types and sizes that may be open when a graph is compiled."""
 
-    def run_checked(*inputs: Array, **bodies: BoundBody) -> Any:
-        for index in positions:
-            dtype = dtype_of_numpy(inputs[index].dtype) if hasattr(inputs[index], "dtype") else None
-            if dtype is not None and dtype not in record.dtypes_of_input(index):
-                raise _refuse_run(
-                    node, f"input '{node.inputs[index]}' of {node.operator} has dtype {dtype}, for which there is no kernel"
-                )
-        return function(*inputs, **bodies)
+    def refuse(reason: str) -> UnsupportedNodesError:
+        return UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})
 
-    return run_checked
-
-
-def _check_sizes(function: Callable[..., Any], node: Node, largest: int) -> Callable[..., Any]:
-    """Returns the function between two checks of the bytes of its inputs and results: sizes may be open when a graph is compiled."""
-
-    def check(names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    def check_sizes(names: tuple[str, ...], values: tuple[Any, ...]) -> None:
         for name, value in zip(names, values, strict=False):
             nbytes = getattr(value, "nbytes", 0)
-            if nbytes > largest:
-                raise _refuse_run(node, explain_size(node, name, nbytes, largest))
+            if record.largest is not None and nbytes > record.largest:
+                raise refuse(explain_size(node, name, nbytes, record.largest))
 
     def run_checked(*inputs: Array, **bodies: BoundBody) -> Any:
-        check(node.inputs, inputs)
+        for index in untyped:
+            dtype = dtype_of_numpy(inputs[index].dtype) if hasattr(inputs[index], "dtype") else None
+            if dtype is not None and dtype not in record.dtypes_of_input(index):
+                raise refuse(f"input '{node.inputs[index]}' of {node.operator} has dtype {dtype}, for which there is no kernel")
+        check_sizes(node.inputs, inputs)
         results = function(*inputs, **bodies)
-        check(node.outputs, results if isinstance(results, tuple) else (results,))
+        check_sizes(node.outputs, results if isinstance(results, tuple) else (results,))
         return results
 
     return run_checked
-
-
-def _refuse_run(node: Node, reason: str) -> UnsupportedNodesError:
-    return UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})
 
 
 def compile_node(

@@ -25,6 +25,7 @@ from hetero_core.errors import enumerate_choices
 from hetero_core.kernels import operators
 from hetero_core.kernels.tables import InputTypes, KernelTable, Key, read_signature
 from hetero_core.network.graph import EMPTY, Graph, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import MapType, TensorType, ValueType
 
 TypeOf = Callable[[str], ValueType | None]
@@ -279,13 +280,7 @@ def find_refusals(
     table: KernelTable = TOOLKIT,
 ) -> dict[str, str]:
     """Returns node name -> reason for each node of a graph that a table's kernels cannot run. `type_of` types values of outer graphs."""
-
-    def type_of_value(value: str) -> ValueType | None:
-        value_type = graph.type_of(value)
-        if value_type is None and value in graph.initializers:
-            return graph.initializers[value].type
-        return type_of(value) if value_type is None and type_of is not None else value_type
-
+    type_of_value = partial(find_type, graph, graph.initializers, type_of)
     refusals: dict[str, str] = {}
     for node in graph.nodes:
         input_types = [type_of_value(value) if value else None for value in node.inputs]
@@ -297,6 +292,14 @@ def find_refusals(
         if reason is not None:
             refusals[node.name] = reason
     return refusals
+
+
+def find_type(graph: Graph, constants: Mapping[str, Initializer], type_of: TypeOf | None, value: str) -> ValueType | None:
+    """Returns the type of a value of a graph; `type_of` types values of outer graphs."""
+    value_type = graph.type_of(value)
+    if value_type is None and value in constants:
+        return constants[value].type
+    return type_of(value) if value_type is None and type_of is not None else value_type
 
 
 def _refuse_bodies(node: Node, extensions: Extensions, dtypes: Dtypes, type_of: TypeOf | None, table: KernelTable) -> str | None:

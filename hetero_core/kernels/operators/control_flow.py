@@ -16,7 +16,7 @@ from hetero_core.network.types import SequenceType, TensorType, ValueSpec
 
 _SINCE = (11, 13, 16, 19, 21, 23, 24, 25)
 Body = Any
-"""A `execution.BoundBody`; named loosely, because kernels know no program."""
+"""An `execution.BoundBody`; that module imports the table of kernels."""
 
 
 @kernel("If", since=(1, *_SINCE), dtypes=BOOL, host=(0,), bodies=("then_branch", "else_branch"), outputs=None)
@@ -32,12 +32,12 @@ def loop(xp: Namespace, trip_count: Array | None, cond: Array | None, *carried: 
     limit = None if trip_count is None else int(trip_count.reshape(-1)[0])
     goes_on = True if cond is None else bool(cond.reshape(-1)[0])
     state = tuple(carried)
-    scans = body.outputs[1 + len(carried) :]
+    scans = body.program.outputs[1 + len(carried) :]
     collected: list[tuple[Array, ...]] = []
     trips, true = 0, xp.asarray(True)
     while goes_on and (limit is None or trips < limit):
         results = body(xp.asarray(trips, dtype=np.int64), true, *state)
-        goes_on = bool(body.to_host(results[0]).reshape(-1)[0])
+        goes_on = bool(body.program.memory.to_host(results[0]).reshape(-1)[0])
         state = results[1 : 1 + len(carried)]
         trips += 1
         # Nothing grows with the trips of a loop without scan outputs.
@@ -70,7 +70,7 @@ def scan(
         results = body(*state, *picked)
         state = results[:state_count]
         collected.append(results[state_count:])
-    scans = body.outputs[state_count:]
+    scans = body.program.outputs[state_count:]
     output_axes = scan_output_axes or (0,) * len(scans)
     prepends = scan_output_directions or (0,) * len(scans)
     stacked = []
@@ -104,7 +104,7 @@ def map_sequence(xp: Namespace, sequence: list[Array], *others: Any, body: Body)
     rows = []
     for index, element in enumerate(sequence):
         rows.append(body(element, *(other[index] if isinstance(other, list) else other for other in others)))
-    return tuple([row[index] for row in rows] for index in range(len(body.outputs)))
+    return tuple([row[index] for row in rows] for index in range(len(body.program.outputs)))
 
 
 def _extend(xp: Namespace, x: Array, length: int) -> Array:
