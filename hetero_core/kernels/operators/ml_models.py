@@ -14,7 +14,7 @@ weight, they are probabilities. The rest is refused. The label has the greatest 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from inspect import signature
@@ -48,25 +48,18 @@ def transform_scores(xp: Namespace, scores: Array, post_transform: str) -> Array
     if post_transform == "SOFTMAX":
         return softmax_of(xp, scores, -1)
     if post_transform == "SOFTMAX_ZERO":
-        return _softmax_zero(xp, scores)
-    return _probit(xp, scores) if post_transform == "PROBIT" else scores
-
-
-def _softmax_zero(xp: Namespace, scores: Array) -> Array:
-    """Returns the softmax in which a score of zero has no share; halves if all are zero, as in ONNX's reference evaluator."""
-    peak = xp.max(scores, axis=-1, keepdims=True)
-    is_zero = xp.abs(scores) <= 1e-7
-    parts = xp.where(is_zero, scores * xp.exp(-peak), xp.exp(scores - peak))
-    total = xp.sum(parts, axis=-1, keepdims=True)
-    return xp.where(total == 0, scores.dtype.type(0.5), parts / xp.where(total == 0, scores.dtype.type(1), total))
-
-
-def _probit(xp: Namespace, scores: Array) -> Array:
-    """Returns sqrt(2) erfinv(2 p - 1). Source: Winitzki 2008, with a = 0.147."""
-    centered = 2 * scores - 1
-    log = xp.log((1 - centered) * (1 + centered))
-    first = 2 / (pi * 0.147) + 0.5 * log
-    return 1.41421356 * xp.copysign(xp.sqrt(xp.sqrt(first * first - log / 0.147) - first), centered)
+        # A score of zero has no share. All are halves if all are zero, as in ONNX's reference evaluator.
+        peak = xp.max(scores, axis=-1, keepdims=True)
+        parts = xp.where(xp.abs(scores) <= 1e-7, scores * xp.exp(-peak), xp.exp(scores - peak))
+        total = xp.sum(parts, axis=-1, keepdims=True)
+        return xp.where(total == 0, scores.dtype.type(0.5), parts / xp.where(total == 0, scores.dtype.type(1), total))
+    if post_transform == "PROBIT":
+        # sqrt(2) erfinv(2 p - 1). Source: Winitzki 2008, with a = 0.147.
+        centered = 2 * scores - 1
+        log = xp.log((1 - centered) * (1 + centered))
+        first = 2 / (pi * 0.147) + 0.5 * log
+        return 1.41421356 * xp.copysign(xp.sqrt(xp.sqrt(first * first - log / 0.147) - first), centered)
+    return scores
 
 
 def as_rows(xp: Namespace, x: Array) -> Array:
@@ -343,33 +336,21 @@ def _couple_pairs(exponents: Array, classes: int) -> Array:
     q = -odds * odds.swapaxes(1, 2)
     q[:, range(classes), range(classes)] = (odds**2).sum(axis=1)
     probabilities = np.full((len(exponents), classes), 1 / classes)
-    for row in _list_unfinished(q, probabilities, limit=max(100, classes)):
-        _improve(q[row], probabilities, row)
-    return probabilities
-
-
-def _list_unfinished(q: Array, probabilities: Array, *, limit: int) -> Iterator[Array]:
-    """Yields, up to `limit` times, the rows with open equations."""
-    for _ in range(limit):
+    for _ in range(max(100, classes)):
         products = np.einsum("nij,nj->ni", q, probabilities)
         errors = np.abs(products - (probabilities * products).sum(axis=1, keepdims=True)).max(axis=1)
-        rows = np.flatnonzero(errors >= 0.005 / probabilities.shape[1])
+        rows = np.flatnonzero(errors >= 0.005 / classes)
         if not len(rows):
-            return
-        yield rows
-
-
-def _improve(q: Array, probabilities: Array, rows: Array) -> None:
-    """Solves class by class and rescales, writing into the rows of `probabilities`."""
-    p = probabilities[rows]
-    products = np.einsum("nij,nj->ni", q, p)
-    for index in range(p.shape[1]):
-        total = (p * products).sum(axis=1)
-        step = (total - products[:, index]) / q[:, index, index]
-        p[:, index] += step
-        p /= (1 + step)[:, None]
-        products = (products + step[:, None] * q[:, index]) / (1 + step)[:, None]
-    probabilities[rows] = p
+            break
+        # Solves the open rows class by class, and rescales.
+        p, products = probabilities[rows], products[rows]
+        for index in range(classes):
+            step = ((p * products).sum(axis=1) - products[:, index]) / q[rows, index, index]
+            p[:, index] += step
+            p /= (1 + step)[:, None]
+            products = (products + step[:, None] * q[rows, index]) / (1 + step)[:, None]
+        probabilities[rows] = p
+    return probabilities
 
 
 def _prepare_svm_regressor(
@@ -413,6 +394,7 @@ def svm_regressor(xp: Namespace, x: Array, *, prepared: Regression) -> Array:
 
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+_MEMBER = 6
 # A gibibyte of float64: no number in a small file makes the query of a network take more.
 _LARGEST_TABLE = 2**27
 _NUMBER_OF_MODE = {**{mode: number for number, mode in enumerate(_MODES[:-1])}, "LEAF": 0}
@@ -612,7 +594,7 @@ def _tabulate_members(modes: Array, membership_values: Any) -> tuple[Array, Arra
     Each node of mode MEMBER has a list of values that ends at a NaN.
     """
     values = np.asarray(() if membership_values is None else membership_values).reshape(-1).astype(np.float64)
-    owners, ends = np.flatnonzero(modes == 6), np.flatnonzero(np.isnan(values)).tolist()
+    owners, ends = np.flatnonzero(modes == _MEMBER), np.flatnonzero(np.isnan(values)).tolist()
     if len(ends) != len(owners) or (ends or [-1])[-1] != len(values) - 1:
         raise ValueError(
             f"has {len(owners)} nodes of mode MEMBER; its membership_values need as many lists, each with a NaN at its end"
@@ -642,17 +624,14 @@ def find_leaves(xp: Namespace, forest: Forest, x: Array) -> Array:
         splits = xp.take(forest.splits, places)
         goes_true = xp.zeros(values.shape, dtype=bool)
         for mode in forest.modes_used:
-            goes_true = goes_true | (_matches(xp, forest, mode, values, splits, places) & (xp.take(forest.modes, places) == mode))
+            if mode == _MEMBER:
+                matches = xp.any(forest.members[xp.take(forest.member_rows, places)] == values[..., None], axis=-1)
+            else:
+                matches = _COMPARISONS[mode](values, splits)
+            goes_true = goes_true | (matches & (xp.take(forest.modes, places) == mode))
         goes_true = goes_true | (xp.take(forest.missing_is_true, places) & (values != values))
         places = xp.where(goes_true, xp.take(forest.true_places, places), xp.take(forest.false_places, places))
     return places
-
-
-def _matches(xp: Namespace, forest: Forest, mode: int, values: Array, splits: Array, places: Array) -> Array:
-    if mode == 6:
-        members = forest.members[xp.take(forest.member_rows, places)]
-        return xp.any(members == values[..., None], axis=-1)
-    return _COMPARISONS[mode](values, splits)
 
 
 def aggregate_trees(xp: Namespace, forest: Forest, x: Array) -> Array:
@@ -669,11 +648,6 @@ def aggregate_trees(xp: Namespace, forest: Forest, x: Array) -> Array:
     if forest.aggregate == "AVERAGE":
         total = total / leaves.shape[1]
     return total + forest.base_values
-
-
-def _finish(xp: Namespace, forest: Forest, x: Array) -> Array:
-    rows = as_rows(xp, x)
-    return transform_scores(xp, aggregate_trees(xp, forest, rows), forest.post_transform)
 
 
 def _prepare_ensemble(
@@ -727,7 +701,7 @@ def _prepare_ensemble(
 )
 def tree_ensemble(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
     """Returns the weights of the leaves that each row reaches, aggregated by target."""
-    return _finish(xp, prepared, x).astype(x.dtype)
+    return transform_scores(xp, aggregate_trees(xp, prepared, as_rows(xp, x)), prepared.post_transform).astype(x.dtype)
 
 
 def _prepare_tree_regressor(
@@ -772,7 +746,7 @@ def _prepare_tree_regressor(
 )
 def tree_ensemble_regressor(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
     """Returns the result of TreeEnsemble-5 plus the base values, as float32."""
-    return _finish(xp, prepared, x).astype(np.float32)
+    return transform_scores(xp, aggregate_trees(xp, prepared, as_rows(xp, x)), prepared.post_transform).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
