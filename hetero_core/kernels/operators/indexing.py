@@ -6,12 +6,10 @@ Negative indices count from the end; an index outside is an error on the host. S
 
 from __future__ import annotations
 
-from math import ceil, prod
-
 import numpy as np
 
 from hetero_core.kernels.arrays import assign, bring, combine, lay_out, require_within, take
-from hetero_core.kernels.operators.layout import RANGED, identity, pad, range_, slice_
+from hetero_core.kernels.operators.layout import identity
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
 from hetero_core.kernels.tables import InputTypes
@@ -246,38 +244,6 @@ def inverse(xp: Namespace, x: Array) -> Array:
     return narrow(xp.linalg.inv(widen(x)), x.dtype)
 
 
-def _count_range(start: Array, limit: Array, delta: Array | None = None) -> int:
-    """Returns the bytes of the numbers in int64 and in the type of the result."""
-    first, end, step = (1 if value is None else np.asarray(value).reshape(-1)[0].item() for value in (start, limit, delta))
-    return max(ceil((end - first) / step), 0) * (8 + int(start.itemsize))
-
-
-def _count_padded(x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> int:
-    begins, ends = np.asarray(pads).reshape((2, -1)).tolist()
-    return int(prod(size + begin + end for size, begin, end in zip(x.shape, begins, ends, strict=True))) * int(x.itemsize)
-
-
-@microsoft_kernel("Range", dtypes=RANGED, host=(0, 1, 2), count_bytes=_count_range)
-def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
-    """Returns the numbers from start up to limit by delta, or by 1 without it."""
-    step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
-    return range_(xp, start.reshape(()), limit.reshape(()), step)
-
-
-@microsoft_kernel(
-    "Pad",
-    halves=(0,),
-    dtypes=(FLOAT32, INT64, FLOAT32),
-    host=(1,),
-    count_bytes=_count_padded,
-    choices={"mode": ("constant", "edge", "reflect")},
-)
-def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
-    """Returns x with a border."""
-    filler = None if value is None else value.reshape(())
-    return pad(xp, x, pads.reshape(-1), filler, mode=mode)
-
-
 @microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)
 def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
     """Returns the values in order of first appearance, the index of each element's value, and the count of each value."""
@@ -339,12 +305,6 @@ def crop(xp: Namespace, x: Array, *, border: Integers, scale: Integers = ()) -> 
     if lower > height or outer > width or lower <= top or outer <= left:
         raise ValueError(f"a crop to rows {top} to {lower} and columns {left} to {outer} leaves an image of {height} x {width}")
     return x[:, :, top:lower, left:outer]
-
-
-@kernel("DynamicSlice", since=(0,), dtypes=(ANY, INDEX, INDEX, INDEX), host=(1, 2, 3))
-def dynamic_slice(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None) -> Array:
-    """Returns a slice; bounds beyond an axis are taken to its end."""
-    return slice_(xp, x, starts, ends, axes)
 
 
 kernel("MemcpyFromHost", since=(0,), dtypes=ANY)(identity)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import accumulate
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.arrays import assign, bring
 from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
-from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, kernel, microsoft_kernel
+from hetero_core.kernels.registry import ANY, BOOL, FLOAT32, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, kernel, microsoft_kernel
 from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
 
@@ -212,6 +212,7 @@ def concat_from_sequence(xp: Namespace, sequence: list[Array], *, axis: int, new
     return xp.stack(sequence, axis=axis) if new_axis else xp.concatenate(sequence, axis=axis)
 
 
+@kernel("DynamicSlice", since=(0,), dtypes=(ANY, INDEX, INDEX, INDEX), host=(1, 2, 3), without=("steps",))
 @kernel("Slice", since=(1,), dtypes=ANY, as_attributes=("starts", "ends", "axes"), without=("steps",))
 @kernel("Slice", since=(10, 11, 13), dtypes=(ANY, INDEX), host=(1, 2, 3, 4))
 def slice_(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
@@ -302,6 +303,15 @@ _MODES = ("constant", "reflect", "edge", "wrap")
 """ONNX has `wrap` since version 19; PyTorch exports it in version 18, and ONNX Runtime runs it in every version."""
 
 
+def _count_padded(x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> int:
+    begins, ends = np.asarray(pads).reshape((2, -1)).tolist()
+    return int(prod(size + begin + end for size, begin, end in zip(x.shape, begins, ends, strict=True))) * int(x.itemsize)
+
+
+_pad_kernel = partial(microsoft_kernel, "Pad", halves=(0,), dtypes=(FLOAT32, INT64, FLOAT32), host=(1,), count_bytes=_count_padded)
+
+
+@_pad_kernel(choices={"mode": ("constant", "edge", "reflect")}, without=("axes",))
 @kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES}, without=("axes",))
 @kernel("Pad", since=(18, 19, 21, 23, 24, 25), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES})
 def pad(
@@ -387,24 +397,28 @@ def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: Integers | N
     return _pad(xp, x, pads, None, "constant")
 
 
-RANGED = frozenset({"float32", "float64", "int16", "int32", "int64"})
+_RANGED = frozenset({"float32", "float64", "int16", "int32", "int64"})
 
 
-@kernel("Range", since=(11,), dtypes=RANGED, host=(0, 1, 2))
-def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
-    """Returns start, start + delta, ... below the limit (above it for a negative delta)."""
+def _count_range(start: Array, limit: Array, delta: Array | None = None) -> int:
+    """Returns the bytes of the numbers in int64 and in the type of the result."""
+    first, end, step = (1 if value is None else np.asarray(value).reshape(-1)[0].item() for value in (start, limit, delta))
+    return max(ceil((end - first) / step), 0) * (8 + int(start.itemsize))
+
+
+@kernel("Range", since=(11,), dtypes=_RANGED, host=(0, 1, 2), without=("stash_type",))
+@kernel("Range", since=(27,), dtypes=_RANGED | {"float16", "bfloat16"}, host=(0, 1, 2), choices={"stash_type": (1,)})
+@microsoft_kernel("Range", dtypes=_RANGED, host=(0, 1, 2), count_bytes=_count_range, without=("stash_type",))
+def range_(xp: Namespace, start: Array, limit: Array, delta: Array | None = None, *, stash_type: int = 1) -> Array:
+    """Returns start, start + delta, ... below the limit (above it for a negative delta), which is 1 by default."""
+    delta = np.asarray(1, start.dtype) if delta is None else delta
     first, end, step = (np.asarray(value).reshape(-1)[0] for value in (start, limit, delta))
     if start.dtype.kind == "i":
         # The same numbers in a third of the time, which a decoder takes for each token.
         return xp.arange(int(first), int(end), int(step), dtype=start.dtype)
+    first, end, step = map(widen, (first, end, step))
     count = max(int(np.ceil((float(end) - float(first)) / float(step))), 0)
-    return xp.asarray(xp.arange(count).astype(start.dtype) * step + first, dtype=start.dtype)
-
-
-@kernel("Range", since=(27,), dtypes=RANGED | {"float16", "bfloat16"}, host=(0, 1, 2), choices={"stash_type": (1,)})
-def range_stashed(xp: Namespace, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
-    """Returns the result of Range-11; small floats are computed in float32."""
-    return range_(xp, widen(start), widen(limit), widen(delta)).astype(start.dtype)
+    return xp.asarray(xp.arange(count).astype(first.dtype) * step + first, dtype=start.dtype)
 
 
 @kernel("ConstantOfShape", since=(9, 20, 21, 23, 24, 25), dtypes=INT64, host=(0,))
