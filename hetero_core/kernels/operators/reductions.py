@@ -68,16 +68,10 @@ def reduce_max(xp: Namespace, x: Array, axes: Axes, keepdims: bool, *, is_larges
     if all(x.shape[axis] for axis in axes):
         return (xp.max if is_largest else xp.min)(x, axis=axes, keepdims=keepdims)
     sizes = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdims or axis not in axes)
-    return xp.full(sizes, _extreme(x.dtype, lowest=is_largest), dtype=x.dtype)
-
-
-def _extreme(dtype: np.dtype[np.generic], *, lowest: bool) -> float | bool:
-    if dtype.kind == "b":
-        return not lowest
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)  # type: ignore[type-var]  # an integer type, as the kind says
-        return limits.min if lowest else limits.max
-    return -np.inf if lowest else np.inf
+    limits = (False, True) if x.dtype.kind == "b" else (-np.inf, np.inf)
+    if x.dtype.kind in "iu":
+        limits = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
+    return xp.full(sizes, limits[0 if is_largest else 1], dtype=x.dtype)
 
 
 # Operator, formula, versions with the axes as attribute, versions with the axes as input, dtypes.

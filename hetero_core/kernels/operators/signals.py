@@ -59,16 +59,6 @@ def stft(
     return dft(xp, frames, None, 2, onesided=onesided)
 
 
-def _make_window(size: Array, coefficients: Floats, periodic: int, output_datatype: int) -> Array:
-    """Returns a sum of cosines, c0 - c1 cos(t) + c2 cos(2 t), over a period (periodic) or from end to end."""
-    count = integers_of(size)[0]
-    span = count if periodic else count - 1
-    with np.errstate(invalid="ignore"):  # a window of a single element from end to end is 0 / 0, as in the function bodies
-        angles = 2 * np.pi * np.arange(count) / span if count else np.empty(0)
-    total = sum((-1) ** index * factor * np.cos(index * angles) for index, factor in enumerate(coefficients))
-    return np.asarray(total).astype(numpy_dtype(dtype_of_onnx(output_datatype) or "float32"))
-
-
 def _count_window(size: Array, **_: Any) -> int:
     """Returns the bytes of the window in float64."""
     return integers_of(size)[0] * 8
@@ -77,7 +67,13 @@ def _count_window(size: Array, **_: Any) -> int:
 def _register_window(op_type: str, coefficients: Floats) -> None:
     @kernel(op_type, since=(17,), dtypes=INDEX, choices=_WINDOW_DTYPES, runs_on_host=True, count_bytes=_count_window)
     def make_window(xp: Namespace, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
-        return _make_window(size, coefficients, periodic, output_datatype)
+        """Returns a sum of cosines, c0 - c1 cos(t) + c2 cos(2 t), over a period (periodic) or from end to end."""
+        count = integers_of(size)[0]
+        span = count if periodic else count - 1
+        with np.errstate(invalid="ignore"):  # a window of a single element from end to end is 0 / 0, as in the function bodies
+            angles = 2 * np.pi * np.arange(count) / span if count else np.empty(0)
+        total = sum((-1) ** index * factor * np.cos(index * angles) for index, factor in enumerate(coefficients))
+        return np.asarray(total).astype(numpy_dtype(dtype_of_onnx(output_datatype) or "float32"))
 
 
 _register_window("HannWindow", (0.5, 0.5))

@@ -40,7 +40,8 @@ def compile_search(pattern: str) -> Callable[[str], list[tuple[int, int]]]:
         spans = [span for span in (match.span() for match in expression.finditer(encoded)) if span[0] < span[1]]
         if len(encoded) == len(text):
             return spans
-        index_of_place = {place: index for index, place in enumerate(_find_letters(encoded))}
+        letters = [place for place, byte in enumerate(encoded) if byte & 0xC0 != 0x80]
+        index_of_place = {place: index for index, place in enumerate([*letters, len(encoded)])}
         return [(index_of_place[begin], index_of_place[end]) for begin, end in spans]
 
     return search
@@ -67,11 +68,6 @@ def _compile(pattern: Any, *, takes_longest: bool) -> Any:
 def _encode(text: str) -> bytes:
     # Half of a pair of surrogates is no text, and no reason for an error about Unicode.
     return text.encode("utf-8", "surrogatepass")
-
-
-def _find_letters(encoded: bytes) -> list[int]:
-    """Returns the offset of each letter in the bytes of a text, and the end."""
-    return [place for place, byte in enumerate(encoded) if byte & 0xC0 != 0x80] + [len(encoded)]
 
 
 def _count_concatenated(x: Array, y: Array) -> int:
@@ -109,11 +105,7 @@ def string_split(xp: Namespace, x: Array, *, delimiter: str | None = None, maxsp
     return padded.reshape((*x.shape, longest)), np.asarray(counts, dtype=np.int64).reshape(x.shape)
 
 
-def _prepare_match(xp: Namespace, _: InputTypes, *, pattern: str) -> Callable[[str], bool]:
-    return compile_match(pattern)
-
-
-@kernel("RegexFullMatch", since=(20,), dtypes=STRING, runs_on_host=True, prepare=_prepare_match)
+@kernel("RegexFullMatch", since=(20,), dtypes=STRING, runs_on_host=True, prepare=lambda xp, _, *, pattern: compile_match(pattern))
 def regex_full_match(xp: Namespace, x: Array, *, prepared: Callable[[str], bool]) -> Array:
     """Returns whether the whole text matches, in time linear in its length."""
     matches = [prepared(str(text)) for text in x.reshape(-1)]
@@ -416,8 +408,7 @@ def shift_ids(ids: Any, reach: int, segments: Any, eos: int | None, filler: int)
     count = len(ids) - reach
     is_cut = np.zeros(count, bool)
     shifts = [ids[reach:]]
-    for back in range(1, reach + 1):
-        at = reach - back
+    for at in reversed(range(reach)):
         behind = ids[at : at + count]
         if eos is not None:
             is_cut = is_cut | (behind == eos)
@@ -434,8 +425,7 @@ def hash_shifts(shifts: list[Any], multipliers: Any, vocab_sizes: Any, head_offs
         mix = shifts[0] * multipliers[0]
         for order in range(1, len(shifts)):
             mix = mix ^ (shifts[order] * multipliers[order])
-            for head in range(heads):
-                place = (order - 1) * heads + head
+            for place in range((order - 1) * heads, order * heads):
                 code = np.mod(mix, vocab_sizes[place])
                 columns.append(code if head_offsets is None else code + head_offsets[place])
     return np.stack(columns, axis=-1).astype(shifts[0].dtype)
