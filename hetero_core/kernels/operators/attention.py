@@ -479,20 +479,17 @@ def multi_head_attention(
     query: (batch, steps, width); key, value: likewise, or (batch, heads, steps, size) as an encoder left them.
     """
     width = query.shape[2]
-    parts = (None,) * 3 if bias is None else (bias[:width], bias[width : 2 * width], bias[2 * width :])
-    q, k, v = (_lay_heads(xp, x, part, num_heads) for x, part in zip((query, key, value), parts, strict=True))
+    parts = (0, 0, 0) if bias is None else (bias[:width], bias[width : 2 * width], bias[2 * width :])
+    # What is already laid out by heads has the bias of the projection.
+    q, k, v = (
+        x if x.ndim == 4 else split_heads(xp, x if bias is None else x + part, num_heads)
+        for x, part in zip((query, key, value), parts, strict=True)
+    )
     if past_key is not None and past_value is not None:
         k, v = xp.concatenate([past_key, k], axis=2), xp.concatenate([past_value, v], axis=2)
     past = 0 if past_key is None else past_key.shape[2]
     y, scores = attend(xp, q, k, v, key_padding_mask, attention_bias, past=past, **masked)
     return join_heads(xp, y), k, v, scores
-
-
-def _lay_heads(xp: Namespace, x: Array, bias: Array | None, heads: int) -> Array:
-    """Returns (batch, heads, steps, size), with the bias of the projection unless x is already laid out by heads."""
-    if x.ndim == 4:
-        return x
-    return split_heads(xp, x if bias is None else x + bias, heads)
 
 
 @microsoft_kernel(
@@ -691,13 +688,13 @@ def group_query_attention(
 
 def _score(xp: Namespace, q: Array, keys: Array, *, scale: float) -> Array:
     """Returns scale * q k^T in float32, each group of keys serving several heads."""
-    wide = xp.repeat(widen(keys), q.shape[1] // keys.shape[1], axis=1)
+    wide = _repeat_heads(xp, widen(keys), q.shape[1] // keys.shape[1])
     return multiply(xp, widen(q), xp.swapaxes(wide, 2, 3)) * np.float32(scale or 1 / sqrt(q.shape[3]))
 
 
 def _gather_values(xp: Namespace, weights: Array, values: Array, dtype: Any) -> Array:
-    repeats = weights.shape[1] // values.shape[1]
-    return narrow(join_heads(xp, multiply(xp, weights, xp.repeat(widen(values), repeats, axis=1))), dtype)
+    wide = _repeat_heads(xp, widen(values), weights.shape[1] // values.shape[1])
+    return narrow(join_heads(xp, multiply(xp, weights, wide)), dtype)
 
 
 @microsoft_kernel(

@@ -62,22 +62,18 @@ def scan(
     state_count = len(state)
     axes = scan_input_axes or (0,) * num_scan_inputs
     reverse = scan_input_directions or (0,) * num_scan_inputs
-    rows = [xp.moveaxis(x, normalize_axis(axis, x.ndim), 0) for x, axis in zip(scanned, axes, strict=True)]
-    length = rows[0].shape[0]
+    moved = [xp.moveaxis(x, normalize_axis(axis, x.ndim), 0) for x, axis in zip(scanned, axes, strict=True)]
+    rows = [x[::-1] if backward else x for x, backward in zip(moved, reverse, strict=True)]
     collected: list[tuple[Array, ...]] = []
-    for step in range(length):
-        picked = [xp.asarray(row[length - 1 - step if backward else step]) for row, backward in zip(rows, reverse, strict=True)]
-        results = body(*state, *picked)
+    for step in range(rows[0].shape[0]):
+        results = body(*state, *(xp.asarray(row[step]) for row in rows))
         state = results[:state_count]
         collected.append(results[state_count:])
     scans = body.program.outputs[state_count:]
     output_axes = scan_output_axes or (0,) * len(scans)
     prepends = scan_output_directions or (0,) * len(scans)
-    stacked = []
-    for index, spec in enumerate(scans):
-        column = [row[index] for row in collected]
-        stacked.append(_stack(xp, column[::-1] if prepends[index] else column, spec, output_axes[index]))
-    return (*state, *stacked)
+    columns = ([row[index] for row in (collected[::-1] if prepends[index] else collected)] for index in range(len(scans)))
+    return (*state, *(_stack(xp, *each) for each in zip(columns, scans, output_axes, strict=True)))
 
 
 @kernel("Scan", since=(8,), dtypes=(INT64, ANY), host=(0,), bodies=("body",), outputs=None)

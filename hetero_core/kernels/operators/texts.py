@@ -170,7 +170,12 @@ def _prepare_tfidf(
     scale = np.ones(width, dtype=np.float32)
     if weights is not None and mode != "TF":
         scale[list(ngram_indexes)] = weights
-    slots = _index_pool(pool_strings or pool_int64s, ngram_counts, ngram_indexes)
+    # The pool holds all 1-grams, then all 2-grams, ...; ngram_counts holds the begin of each length.
+    pool: Texts | Integers = pool_strings or pool_int64s
+    slots: dict[tuple[str | int, ...], int] = {}
+    for length, (begin, end) in enumerate(zip(ngram_counts, (*ngram_counts[1:], len(pool)), strict=True), start=1):
+        for place in range(begin, end, length):
+            slots[tuple(pool[place : place + length])] = ngram_indexes[len(slots)]
     return GramRule(slots, tuple(strides), width, mode, scale)
 
 
@@ -206,16 +211,6 @@ def tfidf_vectorizer(xp: Namespace, x: Array, *, prepared: GramRule) -> Array:
     if prepared.mode != "TF":
         counts = (counts > 0) * prepared.scale if prepared.mode == "IDF" else counts * prepared.scale
     return counts.reshape(counts.shape[1:] if x.ndim <= 1 else counts.shape)
-
-
-def _index_pool(pool: Texts | Integers, ngram_counts: Integers, ngram_indexes: Integers) -> dict[tuple[str | int, ...], int]:
-    """Returns n-gram -> output position. The pool holds all 1-grams, then all 2-grams, ...; ngram_counts holds the begin of each length."""
-    slots: dict[tuple[str | int, ...], int] = {}
-    ends = (*ngram_counts[1:], len(pool))
-    for length, (begin, end) in enumerate(zip(ngram_counts, ends, strict=True), start=1):
-        for place in range(begin, end, length):
-            slots[tuple(pool[place : place + length])] = ngram_indexes[len(slots)]
-    return slots
 
 
 TokenRule = tuple[Callable[[str], list[str]], str]

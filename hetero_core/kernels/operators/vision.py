@@ -517,7 +517,8 @@ def word_conv_embedding(xp: Namespace, words: Array, w: Array, b: Array, c: Arra
     return xp.where(empty[:, None], np.float32(0), y).astype(np.float32).reshape((*words.shape[:-1], filters))
 
 
-_STEPS = {"dilations": None, "pads": None, "strides": None}
+_PADS = {"pads": None, "strides": None}
+_STEPS = {"dilations": None, **_PADS}
 
 
 @kernel("DeformConv", since=(19, 22), dtypes=FLOATS, shared=_STEPS, unread={"kernel_shape": None})
@@ -600,9 +601,6 @@ def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, *
 def _count_unpooled(x: Array, indices: Array, output_shape: Array | None = None, **geometry: Any) -> int:
     requested = 0 if output_shape is None else prod(integers_of(output_shape))
     return int(max(prod(_find_unpooled(x, **geometry)), requested)) * int(x.itemsize)
-
-
-_PADS = {"pads": None, "strides": None}
 
 
 @kernel("MaxUnpool", since=(9, 11, 22), dtypes=(FLOATS, INT64, INT64), host=(2,), count_bytes=_count_unpooled, shared=_PADS)
