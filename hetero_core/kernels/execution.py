@@ -84,15 +84,6 @@ class BoundBody:
             raise RequestCancelledError(f"cancelled before a body of node {self.node.label}")
         return self.program.run(inputs, self.captured, is_cancelled=self.is_cancelled, limits=self.limits)
 
-    @property
-    def outputs(self) -> tuple[ValueSpec, ...]:
-        """The names and types of the body's outputs."""
-        return self.program.outputs
-
-    def to_host(self, array: Array) -> Any:
-        """Returns the array in host memory."""
-        return self.program.memory.to_host(array)
-
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -150,12 +141,15 @@ class Program:
             if is_cancelled is not None and is_cancelled():
                 raise RequestCancelledError(f"cancelled before node {step.node.label}")
             started = perf_counter() if profile is not None else 0.0
-            if limits is None:
-                _run_step(step, values, is_cancelled)
-                if step.may_grow and getattr(values[step.targets[0]], "nbytes", 0) > LARGE_BYTES and self.memory.is_host:
-                    limits = _limit_by_machine(values)
-            else:
-                _run_limited(step, values, is_cancelled, limits, self.table)
+            if limits is not None:
+                limits.enter(step.node.label)
+                if not step.value:
+                    require_room(limits, step.node, [values[slot] for slot in step.sources], table=self.table)
+            _run_step(step, values, is_cancelled, limits)
+            if limits is not None:  # the results are counted before the next step begins
+                limits.hold(values[slot] for slot in step.targets if slot != ABSENT)
+            elif step.may_grow and getattr(values[step.targets[0]], "nbytes", 0) > LARGE_BYTES and self.memory.is_host:
+                limits = _limit_by_machine(values)
             if profile is not None:
                 seconds = perf_counter() - started
                 if step.value:
@@ -165,16 +159,6 @@ class Program:
             for slot in step.releases:
                 values[slot] = None
         return tuple([_lay_out(self.memory.xp, values[slot], limits) for slot in self.output_slots])
-
-
-def _run_limited(step: Step, values: list[Any], is_cancelled: IsCancelled, limits: RunLimits, table: KernelTable) -> None:
-    """Runs a step under the limits; its results are counted before the next step begins."""
-    if step.value:
-        limits.enter(step.node.label)
-    else:
-        require_room(limits, step.node, [values[slot] for slot in step.sources], table=table)
-    _run_step(step, values, is_cancelled, limits)
-    limits.hold(values[slot] for slot in step.targets if slot != ABSENT)
 
 
 def _limit_by_machine(values: list[Any]) -> RunLimits | None:
@@ -187,21 +171,17 @@ def _limit_by_machine(values: list[Any]) -> RunLimits | None:
     return limits
 
 
-def _run_step(step: Step, values: list[Any], is_cancelled: IsCancelled, limits: RunLimits | None = None) -> None:
+def _run_step(step: Step, values: list[Any], is_cancelled: IsCancelled, limits: RunLimits | None) -> None:
     inputs = [values[slot] for slot in step.sources]
     try:
-        if step.bodies:
-            results = step.function(
-                *inputs,
-                **{
-                    body.attribute: BoundBody(
-                        body.program, {name: values[slot] for name, slot in body.captures}, is_cancelled, step.node, limits
-                    )
-                    for body in step.bodies
-                },
-            )
-        else:
+        if not step.bodies:
             results = step.function(*inputs)
+        else:
+            bodies = {}
+            for body in step.bodies:
+                captured = {name: values[slot] for name, slot in body.captures}
+                bodies[body.attribute] = BoundBody(body.program, captured, is_cancelled, step.node, limits)
+            results = step.function(*inputs, **bodies)
     except Exception as error:  # any error names the node
         error.add_note(f"while running node {step.node.label}")
         raise

@@ -58,7 +58,9 @@ def narrow(x: Array, dtype: Any) -> Array:
 
 
 def integers_of(x: Array | None) -> tuple[int, ...]:
-    """Returns the elements of a host array (a shape, axes, pads, ...) as plain integers; () for None."""
+    """Returns the elements of a host array or an attribute (a shape, axes, pads, ...) as plain integers; () for None."""
+    if isinstance(x, tuple):
+        return x
     return () if x is None else tuple(map(int, np.asarray(x).reshape(-1).tolist()))
 
 

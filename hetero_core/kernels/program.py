@@ -9,7 +9,7 @@ SequenceMap are programs, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -32,6 +32,7 @@ from hetero_core.kernels.registry import (
     explain_size,
     find_kernel,
     find_refusals,
+    find_type,
     take_prepared,
 )
 from hetero_core.kernels.tables import InputTypes, KernelTable
@@ -74,7 +75,7 @@ def compile_program(
         )
     copies = to_host or _keep, from_host or (_keep if xp is np else xp.asarray)
     memory = KernelMemory(xp, *(partial(_map_tensors, copy) for copy in copies))
-    return _Compiler(graph, memory, table, extensions, EMPTY, {}, lambda _: None, renews=renews).compile(host_inputs)
+    return _Compiler(graph, memory, table, extensions, EMPTY, {}, None, renews=renews and memory.is_host).compile(host_inputs)
 
 
 def find_host_inputs(graph: Graph) -> frozenset[str]:
@@ -101,110 +102,97 @@ def _map_tensors(copy: Callable[[Any], Any], value: Any) -> Any:
     return copy(np.asarray(value) if isinstance(value, np.generic) else value) if hasattr(value, "dtype") else value
 
 
+@dataclass
 class _Compiler:
     """The state of a compilation: slots, constants, steps. A value has up to two slots: on the device and on the host."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        memory: KernelMemory,
-        table: KernelTable,
-        extensions: Extensions,
-        outer_constants: Mapping[str, Initializer],
-        converted: dict[int, Array],
-        outer_type_of: TypeOf,
-        *,
-        renews: bool = False,
-    ) -> None:
-        self._graph = graph
-        self._outputs = frozenset(spec.name for spec in graph.outputs)
-        self._renews = renews and memory.is_host
-        self._memory = memory
-        self._table = table
-        self._extensions = extensions
-        own = {spec.name for spec in graph.inputs} | {value for node in graph.nodes for value in node.writes}
-        self._constants = {name: value for name, value in {**outer_constants, **graph.initializers}.items() if name not in own}
-        self._converted = converted
-        self._outer_type_of = outer_type_of
-        self._values: list[Any] = [None]
-        self._slots: dict[tuple[str, bool], int] = {}
-        self._captured: dict[str, int] = {}
-        self._constant_slots: set[int] = {ABSENT}
-        self._shape_values: set[str] = set()
-        self._steps: list[Step] = []
+    graph: Graph
+    memory: KernelMemory
+    table: KernelTable
+    extensions: Extensions
+    outer_constants: Mapping[str, Initializer]
+    converted: dict[int, Array]
+    outer_type_of: TypeOf | None
+    renews: bool = False
+    values: list[Any] = field(default_factory=lambda: [None])
+    slots: dict[tuple[str, bool], int] = field(default_factory=dict)
+    captured: dict[str, int] = field(default_factory=dict)
+    constant_slots: set[int] = field(default_factory=lambda: {ABSENT})
+    shape_values: set[str] = field(default_factory=set)
+    steps: list[Step] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        own = {spec.name for spec in self.graph.inputs} | {value for node in self.graph.nodes for value in node.writes}
+        constants = {**self.outer_constants, **self.graph.initializers}
+        self.constants = {name: value for name, value in constants.items() if name not in own}
+        self.type_of = partial(find_type, self.graph, self.constants, self.outer_type_of)
 
     def compile(self, host_inputs: Collection[str] = ()) -> Program:
-        input_slots = tuple(self._add_slot(spec.name, on_host=spec.name in host_inputs) for spec in self._graph.inputs)
-        for node in self._graph.nodes:
+        input_slots = tuple(self._add_slot(spec.name, on_host=spec.name in host_inputs) for spec in self.graph.inputs)
+        for node in self.graph.nodes:
             try:
                 self._add_node(node)
             except Exception as error:  # any error names the node
                 error.add_note(f"while compiling node {node.label}")
                 raise
         output_slots = tuple(
-            self._read(self._graph.nodes[-1] if self._graph.nodes else None, spec.name, False) for spec in self._graph.outputs
+            self._read(self.graph.nodes[-1] if self.graph.nodes else None, spec.name, False) for spec in self.graph.outputs
         )
         return Program(
-            self._graph.inputs,
-            self._graph.outputs,
-            tuple(self._captured),
-            self._memory,
-            self._table,
+            self.graph.inputs,
+            self.graph.outputs,
+            tuple(self.captured),
+            self.memory,
+            self.table,
             self._mark_releases(output_slots),
-            tuple(self._values),
+            tuple(self.values),
             input_slots,
-            tuple(self._captured.values()),
+            tuple(self.captured.values()),
             output_slots,
         )
 
-    def _type_of(self, value: str) -> ValueType | None:
-        value_type = self._graph.type_of(value)
-        if value_type is None and value in self._constants:
-            return self._constants[value].type
-        return self._outer_type_of(value) if value_type is None else value_type
-
     def _add_slot(self, name: str, *, on_host: bool) -> int:
-        self._values.append(None)
-        slot = len(self._values) - 1
-        self._slots[name, on_host and not self._memory.is_host] = slot
+        self.values.append(None)
+        slot = len(self.values) - 1
+        self.slots[name, on_host and not self.memory.is_host] = slot
         return slot
 
     def _read(self, node: Node | None, name: str, on_host: bool) -> int:
         """Returns the slot of a value in a memory; adds a transfer before `node` if the value is not there yet."""
         if not name:
             return ABSENT
-        on_host = on_host and not self._memory.is_host
-        slot = self._slots.get((name, on_host))
+        on_host = on_host and not self.memory.is_host
+        slot = self.slots.get((name, on_host))
         if slot is not None:
             return slot
-        if name in self._constants:
+        if name in self.constants:
             return self._add_constant(name, on_host=on_host)
-        source = self._slots.get((name, not on_host))
+        source = self.slots.get((name, not on_host))
         if source is None:
-            source = self._captured[name] = self._add_slot(name, on_host=False)
+            source = self.captured[name] = self._add_slot(name, on_host=False)
             if not on_host:
                 return source
         assert node is not None, f"output '{name}' lies in the wrong memory of a graph without nodes"
-        copy = self._memory.to_host if on_host else self._memory.from_host
+        copy = self.memory.to_host if on_host else self.memory.from_host
         target = self._add_slot(name, on_host=on_host)
-        self._steps.append(Step(node, copy, (source,), (target,), value=name))
+        self.steps.append(Step(node, copy, (source,), (target,), value=name))
         return target
 
     def _add_constant(self, name: str, *, on_host: bool) -> int:
-        constant = self._constants[name]
+        constant = self.constants[name]
         slot = self._add_slot(name, on_host=on_host)
-        self._constant_slots.add(slot)
-        if on_host or self._memory.is_host:
-            is_apart = self._renews and constant.is_renewable and name not in self._outputs
-            self._values[slot] = constant if is_apart else constant.array
+        self.constant_slots.add(slot)
+        if on_host or self.memory.is_host:
+            is_apart = self.renews and constant.is_renewable and name not in {spec.name for spec in self.graph.outputs}
+            self.values[slot] = constant if is_apart else constant.array
             return slot
-        if id(constant) not in self._converted:
-            self._converted[id(constant)] = self._memory.from_host(constant.array)
-        self._values[slot] = self._converted[id(constant)]
+        if id(constant) not in self.converted:
+            self.converted[id(constant)] = self.memory.from_host(constant.array)
+        self.values[slot] = self.converted[id(constant)]
         return slot
 
     def _add_node(self, node: Node) -> None:
-        record = self._table.find(node)
+        record = self.table.find(node)
         runs_on_host = self._runs_on_host(node, record)
         shapes_only = record is not None and record.reads_shapes
         host = () if record is None else record.host
@@ -214,31 +202,31 @@ class _Compiler:
         )
         bodies = tuple(self._add_body(node, attribute, body) for attribute, body in node.bodies.items())
         targets = tuple(self._add_slot(name, on_host=runs_on_host) if name else ABSENT for name in node.outputs)
-        function = self._bind(node, record, np if runs_on_host else self._memory.xp)
-        if self._renews and any(isinstance(self._values[slot], Initializer) for slot in sources):
+        function = self._bind(node, record, np if runs_on_host else self.memory.xp)
+        if self.renews and any(isinstance(self.values[slot], Initializer) for slot in sources):
             function = partial(_run_renewing, function)
         may_grow = (len(node.reads) > 1 or bool(node.attributes)) and targets[:1] not in ((), (ABSENT,))
-        self._steps.append(Step(node, function, sources, targets, bodies=bodies, may_grow=may_grow))
+        self.steps.append(Step(node, function, sources, targets, bodies=bodies, may_grow=may_grow))
 
     def _runs_on_host(self, node: Node, record: KernelRecord | None) -> bool:
         """Says whether a node runs on the host: its kernel does, or it is arithmetic on shapes and its result stays small.
 
         Arithmetic on shapes reads shapes, or nothing but values that came from them (at least one) and constants.
         """
-        if self._memory.is_host or record is None or record.bodies:
+        if self.memory.is_host or record is None or record.bodies:
             return False
         names = [name for name in node.inputs if name]
-        is_arithmetic = any(name in self._shape_values for name in names) and all(
-            name in self._shape_values or name in self._constants for name in names
+        is_arithmetic = any(name in self.shape_values for name in names) and all(
+            name in self.shape_values or name in self.constants for name in names
         )
         if record.reads_shapes or (is_arithmetic and self._stays_small(node, record)):
-            self._shape_values.update(node.writes)
+            self.shape_values.update(node.writes)
             return True
         return record.runs_on_host
 
     def _stays_small(self, node: Node, record: KernelRecord) -> bool:
         for value in node.writes:
-            sizes = sizes_of(self._type_of(value))
+            sizes = sizes_of(self.type_of(value))
             if bool(record.host) if sizes is None else prod(sizes) > _LARGEST_SHAPE_VALUE:
                 return False
         return True
@@ -246,23 +234,27 @@ class _Compiler:
     def _bind(self, node: Node, record: KernelRecord | None, xp: Namespace) -> Callable[..., Any]:
         if record is None:
             attributes = {name: value for name, value in node.attributes.items() if not isinstance(value, Graph)}
-            return partial(self._extensions[node.domain, node.op_type].function, **attributes)
-        function = bind_kernel(node, record, xp, tuple(self._type_of(name) for name in node.inputs))
-        untyped = [index for index, name in enumerate(node.inputs) if name and not _is_typed(self._type_of(name))]
-        unknown = tuple(index for index in untyped if record.dtypes_of_input(index) != ANY)
-        function = _check_dtypes(function, node, record, unknown) if unknown else function
-        return function if record.largest is None else _check_sizes(function, node, record.largest)
+            return partial(self.extensions[node.domain, node.op_type].function, **attributes)
+        types = tuple(self.type_of(name) for name in node.inputs)
+        function = bind_kernel(node, record, xp, types)
+        # The known types of sequences and optionals were checked when the node was claimed.
+        untyped = tuple(
+            index
+            for index, known in enumerate(types)
+            if (known is None or (isinstance(known, TensorType) and known.dtype is None))
+            and node.inputs[index]
+            and record.dtypes_of_input(index) != ANY
+        )
+        return _check_run(function, node, record, untyped) if untyped or record.largest is not None else function
 
     def _add_body(self, node: Node, attribute: str, body: Graph) -> Body:
-        program = _Compiler(
-            body, self._memory, self._table, self._extensions, self._constants, self._converted, self._type_of
-        ).compile()
+        program = _Compiler(body, self.memory, self.table, self.extensions, self.constants, self.converted, self.type_of).compile()
         return Body(attribute, program, tuple((name, self._read(node, name, on_host=False)) for name in program.captured))
 
     def _mark_releases(self, output_slots: tuple[int, ...]) -> tuple[Step, ...]:
-        read_later = self._constant_slots | set(output_slots)
+        read_later = self.constant_slots | set(output_slots)
         steps: list[Step] = []
-        for step in reversed(self._steps):
+        for step in reversed(self.steps):
             touched = dict.fromkeys((*step.sources, *(slot for body in step.bodies for _, slot in body.captures), *step.targets))
             releases = tuple(slot for slot in touched if slot not in read_later)
             read_later.update(releases)
@@ -295,46 +287,29 @@ def _run_renewing(function: Callable[..., Any], *inputs: Any, **bodies: BoundBod
                 x.release()
 
 
-def _is_typed(value_type: ValueType | None) -> bool:
-    # The known types of sequences and optionals were checked when the node was claimed.
-    return value_type is not None and not (isinstance(value_type, TensorType) and value_type.dtype is None)
+def _check_run(function: Callable[..., Any], node: Node, record: KernelRecord, untyped: tuple[int, ...]) -> Callable[..., Any]:
+    """Returns the function with checks of types and sizes that may be open when a graph is compiled."""
 
+    def refuse(reason: str) -> UnsupportedNodesError:
+        return UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})
 
-def _check_dtypes(function: Callable[..., Any], node: Node, record: KernelRecord, positions: tuple[int, ...]) -> Callable[..., Any]:
-    """Returns the function behind a check of the inputs without a known type at compilation."""
-
-    def run_checked(*inputs: Array, **bodies: BoundBody) -> Any:
-        for index in positions:
-            dtype = dtype_of_numpy(inputs[index].dtype) if hasattr(inputs[index], "dtype") else None
-            if dtype is not None and dtype not in record.dtypes_of_input(index):
-                raise _refuse_run(
-                    node, f"input '{node.inputs[index]}' of {node.operator} has dtype {dtype}, for which there is no kernel"
-                )
-        return function(*inputs, **bodies)
-
-    return run_checked
-
-
-def _check_sizes(function: Callable[..., Any], node: Node, largest: int) -> Callable[..., Any]:
-    """Returns the function between two checks of the bytes of its inputs and results: sizes may be open when a graph is compiled."""
-
-    def check(names: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    def check_sizes(names: tuple[str, ...], values: tuple[Any, ...]) -> None:
         for name, value in zip(names, values, strict=False):
             nbytes = getattr(value, "nbytes", 0)
-            if nbytes > largest:
-                raise _refuse_run(node, explain_size(node, name, nbytes, largest))
+            if record.largest is not None and nbytes > record.largest:
+                raise refuse(explain_size(node, name, nbytes, record.largest))
 
     def run_checked(*inputs: Array, **bodies: BoundBody) -> Any:
-        check(node.inputs, inputs)
+        for index in untyped:
+            dtype = dtype_of_numpy(inputs[index].dtype) if hasattr(inputs[index], "dtype") else None
+            if dtype is not None and dtype not in record.dtypes_of_input(index):
+                raise refuse(f"input '{node.inputs[index]}' of {node.operator} has dtype {dtype}, for which there is no kernel")
+        check_sizes(node.inputs, inputs)
         results = function(*inputs, **bodies)
-        check(node.outputs, results if isinstance(results, tuple) else (results,))
+        check_sizes(node.outputs, results if isinstance(results, tuple) else (results,))
         return results
 
     return run_checked
-
-
-def _refuse_run(node: Node, reason: str) -> UnsupportedNodesError:
-    return UnsupportedNodesError(f"cannot run node '{node.name}': {reason}", {node.name: {"kernels": reason}})
 
 
 def compile_node(

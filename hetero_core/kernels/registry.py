@@ -25,6 +25,7 @@ from hetero_core.errors import enumerate_choices
 from hetero_core.kernels import operators
 from hetero_core.kernels.tables import InputTypes, KernelTable, Key, read_signature
 from hetero_core.network.graph import EMPTY, Graph, Node
+from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import MapType, TensorType, ValueType
 
 TypeOf = Callable[[str], ValueType | None]
@@ -68,11 +69,12 @@ class Declaration:
     `prepare(xp, input_types, **attributes)` runs once for each bound node; the function gets its result as `prepared`. The attributes are
     then those of its signature, and a ValueError that it raises is the reason for a refusal. `count_bytes(*inputs, **attributes)` returns
     the bytes that a run makes; it is needed if texts or intermediate results decide (`sizes`). `unread` maps attributes that
-    these versions have, but no result depends on, to their defaults; the function does not get them. `without` lists attributes of the
-    function that these versions lack. `shared` maps attributes that several operators have in common to their defaults; the function
-    takes them in its ** parameter. With `halves`, float16 is allowed wherever float32 is: the function gets float32, and the outputs at
-    these positions are rounded to float16. `largest` is the number of bytes that an input or output may have; a size that is open in the
-    query is checked in the run. `table` is the table of the kernel, None for the toolkit's own.
+    these versions have, but no result depends on, to their defaults; the function does not get them. `without` lists attributes and last
+    inputs of the function that these versions lack; `as_attributes` lists inputs of the function that these versions have as attributes.
+    `shared` maps attributes that several operators have in common to their defaults; the function takes them in its ** parameter. With
+    `halves`, float16 is allowed wherever float32 is: the function gets float32, and the outputs at these positions are rounded to float16.
+    `largest` is the number of bytes that an input or output may have; a size that is open in the query is checked in the run. `table` is
+    the table of the kernel, None for the toolkit's own.
     """
 
     op_type: str
@@ -92,6 +94,7 @@ class Declaration:
     count_bytes: Callable[..., int] | None = None
     unread: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     without: tuple[str, ...] = ()
+    as_attributes: tuple[str, ...] = ()
     halves: tuple[int, ...] | None = None
     shared: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     largest: int | None = None
@@ -114,7 +117,7 @@ class Declaration:
                 raise TypeError(
                     f"the kernel {function.__name__} of {self.op_type} is declared with {name}={value!r}; expected {expected}"
                 )
-        attributes, required, limits = read_signature(function)
+        attributes, required, limits = read_signature(function, (*self.as_attributes, *self.without))
         if self.prepare is not None:
             assert required == ("prepared",), f"{self.op_type}: the attributes belong to what prepares them"
             attributes, required, _ = read_signature(self.prepare)
@@ -171,6 +174,7 @@ _ARGUMENTS: Mapping[str, tuple[Any, Any, str]] = {
     "unread": (Mapping, object, "a mapping of attributes to their defaults"),
     "choices": (Mapping, tuple, "a mapping of attributes to tuples of values"),
     "without": (tuple, str, "a tuple of attributes"),
+    "as_attributes": (tuple, str, "a tuple of inputs"),
     "shared": (Mapping, object, "a mapping of attributes to their defaults"),
     "largest": (int | None, int, "a number of bytes, or None"),
 }
@@ -276,13 +280,7 @@ def find_refusals(
     table: KernelTable = TOOLKIT,
 ) -> dict[str, str]:
     """Returns node name -> reason for each node of a graph that a table's kernels cannot run. `type_of` types values of outer graphs."""
-
-    def type_of_value(value: str) -> ValueType | None:
-        value_type = graph.type_of(value)
-        if value_type is None and value in graph.initializers:
-            return graph.initializers[value].type
-        return type_of(value) if value_type is None and type_of is not None else value_type
-
+    type_of_value = partial(find_type, graph, graph.initializers, type_of)
     refusals: dict[str, str] = {}
     for node in graph.nodes:
         input_types = [type_of_value(value) if value else None for value in node.inputs]
@@ -294,6 +292,14 @@ def find_refusals(
         if reason is not None:
             refusals[node.name] = reason
     return refusals
+
+
+def find_type(graph: Graph, constants: Mapping[str, Initializer], type_of: TypeOf | None, value: str) -> ValueType | None:
+    """Returns the type of a value of a graph; `type_of` types values of outer graphs."""
+    value_type = graph.type_of(value)
+    if value_type is None and value in constants:
+        return constants[value].type
+    return type_of(value) if value_type is None and type_of is not None else value_type
 
 
 def _refuse_bodies(node: Node, extensions: Extensions, dtypes: Dtypes, type_of: TypeOf | None, table: KernelTable) -> str | None:

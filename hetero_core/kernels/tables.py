@@ -69,11 +69,22 @@ class KernelTable:
         return f"operator {name} has no kernel{suggest(node.op_type, others)}"
 
 
-def read_signature(function: Callable[..., Any]) -> tuple[dict[str, Any], tuple[str, ...], tuple[int, int | None]]:
-    """Returns the attributes with their defaults, those without, and how many inputs there may be; the first parameter is none of them."""
+def read_signature(
+    function: Callable[..., Any], as_attributes: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[int, int | None]]:
+    """Returns the attributes with their defaults, those without, and how many inputs there may be; the first parameter is none of them.
+
+    The parameters `as_attributes` are attributes, even if they may stand by position.
+    """
     parameters = list(inspect.signature(function).parameters.values())[1:]
-    keywords = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    inputs = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    keywords = [
+        parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY or parameter.name in as_attributes
+    ]
+    inputs = [
+        parameter
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in as_attributes
+    ]
     defaults = {parameter.name: None if parameter.default is parameter.empty else parameter.default for parameter in keywords}
     required = tuple(parameter.name for parameter in keywords if parameter.default is parameter.empty)
     least = sum(parameter.default is parameter.empty for parameter in inputs)

@@ -253,20 +253,6 @@ def swiglu(xp: Namespace, a: Array, b: Array, *, alpha: float = 1.0) -> Array:
     return narrow(wide * sigmoid_of(xp, alpha * wide) * widen(b), a.dtype)
 
 
-@kernel("CausalConvWithState", since=(27,), dtypes=FLOATS, choices={"activation": ("none", "silu", "swish")}, outputs=2)
-def causal_conv_with_state(
-    xp: Namespace, x: Array, weight: Array, bias: Array | None = None, past_state: Array | None = None, *, activation: str = "none"
-) -> tuple[Array, Array]:
-    """Returns the depthwise convolution of past and present elements, and the last k - 1 of them."""
-    batch, channels, length = x.shape
-    taps = weight.shape[2]
-    past = xp.zeros((batch, channels, taps - 1), dtype=x.dtype) if past_state is None else past_state
-    padded = xp.concatenate([past, x], axis=2)
-    total = _convolve_taps(xp, widen(padded), widen(weight[:, 0]), length, 1)
-    y = narrow(total if bias is None else total + widen(bias)[:, None], x.dtype)
-    return narrow(_activate(xp, widen(y), activation), x.dtype), padded[:, :, length:]
-
-
 @kernel(
     "FlexAttention",
     domain="ai.onnx.preview",
@@ -493,20 +479,17 @@ def multi_head_attention(
     query: (batch, steps, width); key, value: likewise, or (batch, heads, steps, size) as an encoder left them.
     """
     width = query.shape[2]
-    parts = (None,) * 3 if bias is None else (bias[:width], bias[width : 2 * width], bias[2 * width :])
-    q, k, v = (_lay_heads(xp, x, part, num_heads) for x, part in zip((query, key, value), parts, strict=True))
+    parts = (0, 0, 0) if bias is None else (bias[:width], bias[width : 2 * width], bias[2 * width :])
+    # What is already laid out by heads has the bias of the projection.
+    q, k, v = (
+        x if x.ndim == 4 else split_heads(xp, x if bias is None else x + part, num_heads)
+        for x, part in zip((query, key, value), parts, strict=True)
+    )
     if past_key is not None and past_value is not None:
         k, v = xp.concatenate([past_key, k], axis=2), xp.concatenate([past_value, v], axis=2)
     past = 0 if past_key is None else past_key.shape[2]
     y, scores = attend(xp, q, k, v, key_padding_mask, attention_bias, past=past, **masked)
     return join_heads(xp, y), k, v, scores
-
-
-def _lay_heads(xp: Namespace, x: Array, bias: Array | None, heads: int) -> Array:
-    """Returns (batch, heads, steps, size), with the bias of the projection unless x is already laid out by heads."""
-    if x.ndim == 4:
-        return x
-    return split_heads(xp, x if bias is None else x + bias, heads)
 
 
 @microsoft_kernel(
@@ -570,12 +553,18 @@ def rotate_steps(
 
 def append(xp: Namespace, past: Array | None, fresh: Array, begins: Integers, length: int) -> Array:
     """Returns a cache (batch, groups, length, size): each row's past up to its begin, the fresh steps, then zeros."""
-    batch, groups, steps, size = fresh.shape
+    batch, groups, _, size = fresh.shape
     cache = xp.zeros((batch, groups, length, size), dtype=fresh.dtype)
     for row, begin in enumerate(begins):
         if past is not None and begin:
             cache = assign(cache, (row, slice(None), slice(begin)), past[row, :, :begin])
-        end = min(begin + steps, length)
+    return _write_steps(cache, fresh, begins)
+
+
+def _write_steps(cache: Array, fresh: Array, begins: Integers) -> Array:
+    """Returns a cache with the fresh steps of each row from its begin on, as far as the cache reaches."""
+    for row, begin in enumerate(begins):
+        end = min(begin + fresh.shape[2], cache.shape[2])
         cache = assign(cache, (row, slice(None), slice(begin, end)), fresh[row, :, : end - begin])
     return cache
 
@@ -699,13 +688,13 @@ def group_query_attention(
 
 def _score(xp: Namespace, q: Array, keys: Array, *, scale: float) -> Array:
     """Returns scale * q k^T in float32, each group of keys serving several heads."""
-    wide = xp.repeat(widen(keys), q.shape[1] // keys.shape[1], axis=1)
+    wide = _repeat_heads(xp, widen(keys), q.shape[1] // keys.shape[1])
     return multiply(xp, widen(q), xp.swapaxes(wide, 2, 3)) * np.float32(scale or 1 / sqrt(q.shape[3]))
 
 
 def _gather_values(xp: Namespace, weights: Array, values: Array, dtype: Any) -> Array:
-    repeats = weights.shape[1] // values.shape[1]
-    return narrow(join_heads(xp, multiply(xp, weights, xp.repeat(widen(values), repeats, axis=1))), dtype)
+    wide = _repeat_heads(xp, widen(values), weights.shape[1] // values.shape[1])
+    return narrow(join_heads(xp, multiply(xp, weights, wide)), dtype)
 
 
 @microsoft_kernel(
@@ -744,12 +733,7 @@ def sparse_attention(
     if do_rotary and cos_cache is not None and sin_cache is not None:
         caches = (cos_cache, sin_cache)
         q, k = (rotate_steps(xp, x, begins, None, caches, is_interleaved=bool(rotary_interleaved)) for x in (q, k))
-    length = past_key.shape[2]
-    present_key, present_value = append(xp, past_key, k, begins, length), append(xp, past_value, v, begins, length)
-    for row, begin in enumerate(begins):
-        behind = (row, slice(None), slice(begin + steps, None))
-        present_key = assign(present_key, behind, past_key[behind])
-        present_value = assign(present_value, behind, past_value[behind])
+    present_key, present_value = _write_steps(past_key.copy(), k, begins), _write_steps(past_value.copy(), v, begins)
     allowed = bring(xp, allow_positions(steps, total, begins, counts, is_causal=True, windows=(-1, -1)), bool)
     listed = _list_blocks(np.asarray(block_row_indices), np.asarray(block_col_indices), sparse_block_size, total)
     layouts = np.stack([[listed[head % len(listed), begin : begin + steps] for head in range(num_heads)] for begin in begins])
@@ -771,16 +755,27 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 _ACTIVATIONS = ("none", "silu", "swish")
 
 
-def step_state(state: Array, k: Array, v: Array, decay: Array | None, rate: Array | None, rule: str) -> Array:
-    """Returns the state (..., key size, value size) after a step.
+def _walk_states(
+    xp: Namespace, state: Array, q: Array, k: Array, v: Array, decays: Array | None, rates: Array, *, rule: str
+) -> tuple[list[Array], Array]:
+    """Returns q^T S for each step, and the last state S (..., heads, key size, value size).
 
-    decay: (..., key size or 1), to be multiplied; rate: (..., 1).
+    q, k, v: (steps, ..., heads, size); heads of queries may be shared, or share a state. decays: (steps, ..., key size or 1), to be
+    multiplied; rates: (steps, ..., 1).
     """
-    if rule.startswith("gated"):
-        assert decay is not None, "a gated rule has a decay"
-        state = state * decay[..., None]
-    added = rate * (v - (k[..., None, :] @ state)[..., 0, :]) if rule.endswith("delta") else v
-    return state + k[..., :, None] * added[..., None, :]
+    outputs = []
+    heads = max(q.shape[-2], k.shape[-2])
+    for step in range(q.shape[0]):
+        if rule.startswith("gated"):
+            assert decays is not None, "a gated rule has a decay"
+            state = state * decays[step][..., None]
+        key, added = k[step], v[step]
+        if rule.endswith("delta"):
+            added = rates[step] * (added - (key[..., None, :] @ state)[..., 0, :])
+        state = state + key[..., :, None] * added[..., None, :]
+        query = xp.repeat(q[step], heads // q.shape[-2], axis=-2)
+        outputs.append((query[..., None, :] @ xp.repeat(state, heads // k.shape[-2], axis=-3))[..., 0, :])
+    return outputs, state
 
 
 @kernel("LinearAttention", since=(27,), dtypes=FLOATS, choices={"update_rule": _RULES}, outputs=2, without=("state_window",))
@@ -820,22 +815,12 @@ def linear_attention(
     )
     rates: Array = None if beta is None else widen(beta)[..., None]
     factor = np.float32(scale or 1 / sqrt(q.shape[3]))
-    outputs = []
-    for step in range(steps):
-        decay, rate = (None if each is None else each[:, step] for each in (decays, rates))
-        state = step_state(state, k[:, step], v[:, step], decay, rate, update_rule)
-        outputs.append(factor * _read_state(xp, q[:, step], state))
-    heads = max(q_num_heads, kv_num_heads)
-    y = xp.stack(outputs, axis=1).reshape((batch, steps, heads * v.shape[3])) if steps else xp.zeros((batch, 0, heads * v.shape[3]))
+    by_step: list[Array] = [None if each is None else xp.swapaxes(each, 0, 1) for each in (q, k, v, decays, rates)]
+    outputs, state = _walk_states(xp, state, *by_step, rule=update_rule)
+    sizes = (batch, steps, max(q_num_heads, kv_num_heads) * v.shape[3])
+    y = factor * xp.stack(outputs, axis=1).reshape(sizes) if steps else xp.zeros(sizes)
     dtype = query.dtype if past_state is None else past_state.dtype
     return narrow(y, query.dtype), narrow(state, dtype)
-
-
-def _read_state(xp: Namespace, q: Array, state: Array) -> Array:
-    """Returns q^T S for each head of queries, or for each head of the state if it has more."""
-    heads = max(q.shape[1], state.shape[1])
-    q, state = (xp.repeat(x, heads // x.shape[1], axis=1) for x in (q, state))
-    return (q[..., None, :] @ state)[..., 0, :]
 
 
 @microsoft_kernel("LinearAttentionGate", dtypes=(SMALL_FLOATS, FLOAT32, FLOAT32, SMALL_FLOATS), outputs=2)
@@ -843,10 +828,6 @@ def linear_attention_gate(xp: Namespace, a: Array, dt_bias: Array, rate: Array, 
     """Returns rate * softplus(a + dt_bias), and sigmoid(b)."""
     decay = narrow(rate * softplus_of(xp, widen(a) + dt_bias), a.dtype)
     return decay, decay if b is None else narrow(sigmoid_of(xp, widen(b)), b.dtype)
-
-
-def _activate(xp: Namespace, x: Array, activation: str) -> Array:
-    return x if activation == "none" else x * sigmoid_of(xp, x)
 
 
 _FIXED = {
@@ -857,6 +838,14 @@ _FIXED = {
 """Attributes of a causal convolution that have one value alone."""
 
 
+@kernel(
+    "CausalConvWithState",
+    since=(27,),
+    dtypes=FLOATS,
+    choices={"activation": _ACTIVATIONS},
+    outputs=2,
+    without=("channels_last", "dilation"),
+)
 @microsoft_kernel(
     "CausalConvWithState",
     halves=(0, 1),
@@ -865,7 +854,7 @@ _FIXED = {
     outputs=2,
     unread=_FIXED,
 )
-def microsoft_causal_conv_with_state(
+def causal_conv_with_state(
     xp: Namespace,
     x: Array,
     weight: Array,
@@ -884,25 +873,22 @@ def microsoft_causal_conv_with_state(
     first = xp.swapaxes(x.reshape((*x.shape[:2], channels)), 1, 2) if channels_last else x
     batch, _, steps = first.shape
     reach = (weight.shape[2] - 1) * dilation
-    past: Array = xp.zeros((batch, channels, reach), dtype=np.float32)
+    past: Array = xp.zeros((batch, channels, reach), dtype=x.dtype)
     if past_state is not None:
         past = xp.swapaxes(past_state.reshape((batch, reach, channels)), 1, 2) if channels_last else past_state
     padded = xp.concatenate([past, first], axis=2)
-    total = _convolve_taps(xp, padded, weight[:, 0], steps, dilation)
-    y = _activate(xp, total if bias is None else total + bias[:, None], activation)
+    wide, filters = widen(padded), widen(weight[:, 0])
+    y = xp.zeros((batch, channels, steps), dtype=wide.dtype)
+    for tap in range(weight.shape[2]):
+        y = y + wide[..., tap * dilation : tap * dilation + steps] * filters[:, tap, None]
+    y = narrow(y if bias is None else y + widen(bias)[:, None], x.dtype)
+    if activation != "none":
+        y = narrow(widen(y) * sigmoid_of(xp, widen(y)), x.dtype)
     state = padded[:, :, steps:]
     if channels_last:
         y = xp.swapaxes(y, 1, 2).reshape(x.shape)
         state = xp.swapaxes(state, 1, 2).reshape((batch, reach, *x.shape[2:]))
     return lay_out(xp, y), lay_out(xp, state)
-
-
-def _convolve_taps(xp: Namespace, padded: Array, weight: Array, steps: int, dilation: int) -> Array:
-    """Returns (..., channels, steps): each channel of padded (..., channels, reach + steps) with its own taps (channels, taps)."""
-    total = xp.zeros((*padded.shape[:-1], steps), dtype=padded.dtype)
-    for tap in range(weight.shape[1]):
-        total = total + padded[..., tap * dilation : tap * dilation + steps] * weight[:, tap, None]
-    return total
 
 
 @microsoft_kernel(
@@ -932,14 +918,12 @@ def packed_causal_conv_with_state(
     """
     bounds = integers_of(cumulative_sequence_length)
     captures = integers_of(capture_count) or (0,) * (len(bounds) - 1)
-    reach = (weight.shape[2] - 1) * dilation
     outputs, states, updates = [], [], []
     for row, (begin, end) in enumerate(pairwise(bounds)):
-        own = x[begin:end]
-        padded = xp.concatenate([widen(initial_state[row]), widen(own).T], axis=1)
-        total = _convolve_taps(xp, padded, widen(weight[:, 0]), end - begin, dilation)
-        outputs.append(_activate(xp, total if bias is None else total + widen(bias)[:, None], activation).T)
-        states.append(padded[:, padded.shape[1] - reach :])
+        own, past = x[begin:end], widen(initial_state[row])[None]
+        y, state = causal_conv_with_state(xp, widen(own).T[None], weight, bias, past, activation=activation, dilation=dilation)
+        outputs.append(y[0].T)
+        states.append(state[0])
         count = max(min(captures[row], state_update_capacity, end - begin), 0)
         filler = xp.zeros((state_update_capacity - count, x.shape[1]), dtype=x.dtype)
         updates.append(xp.concatenate([own[:count], filler], axis=0))
@@ -1005,12 +989,11 @@ def gated_delta_net(
     for row, (begin, end) in enumerate(pairwise(bounds)):
         empty = xp.zeros((heads, k.shape[2], v.shape[2]), dtype=np.float32)
         state = empty if initial_state is None else xp.swapaxes(initial_state[row], 1, 2)
-        for at in range(begin, end):
-            own_decay, own_rate = (None if each is None else each[at] for each in (decays, rates))
-            state = step_state(state, k[at], v[at], own_decay, own_rate, update_rule)
-            outputs.append(factor * (q[at][:, None, :] @ state)[:, 0])
+        own: list[Array] = [None if each is None else each[begin:end] for each in (q, k, v, decays, rates)]
+        results, state = _walk_states(xp, state, *own, rule=update_rule)
+        outputs += results
         states.append(xp.swapaxes(state, 1, 2))
-    y = xp.stack(outputs) if outputs else xp.zeros((0, heads, v.shape[2]), dtype=np.float32)
+    y = factor * xp.stack(outputs) if outputs else xp.zeros((0, heads, v.shape[2]), dtype=np.float32)
     return narrow(y.reshape((*query.shape[:-2], heads, v.shape[2])), query.dtype), lay_out(xp, xp.stack(states))
 
 

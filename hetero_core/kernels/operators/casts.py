@@ -21,19 +21,16 @@ _TARGETS_WITH_E8M0 = tuple(sorted({*range(1, 27)} - _COMPLEX))
 
 
 _CAST_1: Dtypes = NUMBERS - {"bfloat16"} | BOOL
+_SPELLED = tuple(sorted(map(spell_dtype, _CAST_1)))
 _LIKE = ANY - {"float8e8m0"}
 _ROUNDED = {"saturate": (0, 1), "round_mode": ("up", "down", "nearest")}
 
 
-@kernel("Cast", since=(1,), dtypes=_CAST_1, choices={"to": tuple(sorted(map(spell_dtype, _CAST_1)))})
-def cast_by_name(xp: Namespace, x: Array, *, to: str) -> Array:
-    """Returns x in the element type that TensorProto spells so."""
-    return convert(xp, x, _numpy_target(to))
-
-
+# The first version names the element type as TensorProto spells it.
+@kernel("Cast", since=(1,), dtypes=_CAST_1, choices={"to": _SPELLED}, without=("round_mode", "saturate"))
 @kernel("Cast", since=(6, 9, 13, 19, 21, 23), dtypes=ANY, choices={"to": _TARGETS, "saturate": (0, 1)}, without=("round_mode",))
 @kernel("Cast", since=(24, 25, 28), dtypes=ANY, choices={"to": _TARGETS_WITH_E8M0, **_ROUNDED})
-def cast(xp: Namespace, x: Array, *, round_mode: str = "up", saturate: int = 1, to: int) -> Array:
+def cast(xp: Namespace, x: Array, *, round_mode: str = "up", saturate: int = 1, to: int | str) -> Array:
     """Returns x in the element type `to`; the rounding mode is for float8e8m0 alone."""
     return _convert_rounded(xp, x, _numpy_target(to), round_mode, saturate=bool(saturate))
 

@@ -16,7 +16,7 @@ from hetero_core.network.types import SequenceType, TensorType, ValueSpec
 
 _SINCE = (11, 13, 16, 19, 21, 23, 24, 25)
 Body = Any
-"""A `execution.BoundBody`; named loosely, because kernels know no program."""
+"""An `execution.BoundBody`; that module imports the table of kernels."""
 
 
 @kernel("If", since=(1, *_SINCE), dtypes=BOOL, host=(0,), bodies=("then_branch", "else_branch"), outputs=None)
@@ -32,12 +32,12 @@ def loop(xp: Namespace, trip_count: Array | None, cond: Array | None, *carried: 
     limit = None if trip_count is None else int(trip_count.reshape(-1)[0])
     goes_on = True if cond is None else bool(cond.reshape(-1)[0])
     state = tuple(carried)
-    scans = body.outputs[1 + len(carried) :]
+    scans = body.program.outputs[1 + len(carried) :]
     collected: list[tuple[Array, ...]] = []
     trips, true = 0, xp.asarray(True)
     while goes_on and (limit is None or trips < limit):
         results = body(xp.asarray(trips, dtype=np.int64), true, *state)
-        goes_on = bool(body.to_host(results[0]).reshape(-1)[0])
+        goes_on = bool(body.program.memory.to_host(results[0]).reshape(-1)[0])
         state = results[1 : 1 + len(carried)]
         trips += 1
         # Nothing grows with the trips of a loop without scan outputs.
@@ -62,22 +62,18 @@ def scan(
     state_count = len(state)
     axes = scan_input_axes or (0,) * num_scan_inputs
     reverse = scan_input_directions or (0,) * num_scan_inputs
-    rows = [xp.moveaxis(x, normalize_axis(axis, x.ndim), 0) for x, axis in zip(scanned, axes, strict=True)]
-    length = rows[0].shape[0]
+    moved = [xp.moveaxis(x, normalize_axis(axis, x.ndim), 0) for x, axis in zip(scanned, axes, strict=True)]
+    rows = [x[::-1] if backward else x for x, backward in zip(moved, reverse, strict=True)]
     collected: list[tuple[Array, ...]] = []
-    for step in range(length):
-        picked = [xp.asarray(row[length - 1 - step if backward else step]) for row, backward in zip(rows, reverse, strict=True)]
-        results = body(*state, *picked)
+    for step in range(rows[0].shape[0]):
+        results = body(*state, *(xp.asarray(row[step]) for row in rows))
         state = results[:state_count]
         collected.append(results[state_count:])
-    scans = body.outputs[state_count:]
+    scans = body.program.outputs[state_count:]
     output_axes = scan_output_axes or (0,) * len(scans)
     prepends = scan_output_directions or (0,) * len(scans)
-    stacked = []
-    for index, spec in enumerate(scans):
-        column = [row[index] for row in collected]
-        stacked.append(_stack(xp, column[::-1] if prepends[index] else column, spec, output_axes[index]))
-    return (*state, *stacked)
+    columns = ([row[index] for row in (collected[::-1] if prepends[index] else collected)] for index in range(len(scans)))
+    return (*state, *(_stack(xp, *each) for each in zip(columns, scans, output_axes, strict=True)))
 
 
 @kernel("Scan", since=(8,), dtypes=(INT64, ANY), host=(0,), bodies=("body",), outputs=None)
@@ -104,7 +100,7 @@ def map_sequence(xp: Namespace, sequence: list[Array], *others: Any, body: Body)
     rows = []
     for index, element in enumerate(sequence):
         rows.append(body(element, *(other[index] if isinstance(other, list) else other for other in others)))
-    return tuple([row[index] for row in rows] for index in range(len(body.outputs)))
+    return tuple([row[index] for row in rows] for index in range(len(body.program.outputs)))
 
 
 def _extend(xp: Namespace, x: Array, length: int) -> Array:

@@ -207,12 +207,9 @@ def _find_cuts(full: Integers, output_shape: Integers | None, auto_pad: str, pad
     if output_shape is None:
         flat = pads if pads and auto_pad == "NOTSET" else (0,) * (2 * rank)
         return [(flat[axis], flat[axis + rank]) for axis in range(rank)]
-    cuts = []
-    for size, target in zip(full, output_shape, strict=True):
-        total = size - target
-        small, large = total // 2, total - total // 2
-        cuts.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
-    return cuts
+    totals = [size - target for size, target in zip(full, output_shape, strict=True)]
+    begins = [total // 2 if auto_pad == "SAME_UPPER" else total - total // 2 for total in totals]
+    return [(begin, total - begin) for begin, total in zip(begins, totals, strict=True)]
 
 
 _MOST_PRODUCTS = 1 << 24

@@ -14,7 +14,7 @@ import numpy as np
 
 from hetero_core.kernels.arrays import reuse
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, compute_all, is_float, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOATS, INTEGERS, NUMBERS, SIGNED, STRING, kernel
+from hetero_core.kernels.registry import ANY, BOOL, FLOAT8, FLOAT32, FLOATS, INTEGERS, NUMBERS, SIGNED, STRING, Dtypes, kernel
 
 # Operators that are a function of the namespace: since-versions, dtypes, operator -> function.
 _UNARY: tuple[tuple[Integers, frozenset[str], dict[str, str]], ...] = (
@@ -35,18 +35,10 @@ def _register(op_type: str, function: str, since: Integers, dtypes: frozenset[st
     def compute(xp: Namespace, x: Array) -> Array:
         return narrow(getattr(xp, function)(widen(x)), x.dtype)
 
-    compute.__doc__ = f"Returns {function}(x) of each element. Source: ONNX {op_type}-{since[-1]}."
-
 
 for _since, _dtypes, _functions in _UNARY:
     for _op_type, _function in _functions.items():
         _register(_op_type, _function, _since, _dtypes)
-
-
-@kernel("Reciprocal", since=(1, 6, 13), dtypes=FLOATS)
-def reciprocal(xp: Namespace, x: Array) -> Array:
-    """Returns 1 / x."""
-    return narrow(1 / widen(x), x.dtype)
 
 
 @kernel("Erf", since=(9, 13), dtypes=NUMBERS)
@@ -127,20 +119,18 @@ def clip(xp: Namespace, x: Array, low: Array | None = None, high: Array | None =
     return x
 
 
+_MOST = float(np.finfo(np.float64).max)
+_MOST_OF_FLOAT32 = float(np.finfo(np.float32).max)
+
+
 @kernel("Clip", since=(1,), dtypes=FLOATS)
-def clip_by_bounds(xp: Namespace, x: Array, *, max: float | None = None, min: float | None = None) -> Array:
-    """Returns x limited by the attributes min and max; an absent bound is the limit of the type."""
-    least, most = _range_of(x.dtype)
-    return clip_by_attributes(xp, x, max=most if max is None else max, min=least if min is None else min)
-
-
-@kernel("Clip", since=(6,), dtypes=FLOATS)
-def clip_by_attributes(
-    xp: Namespace, x: Array, *, max: float = float(np.finfo(np.float32).max), min: float = float(np.finfo(np.float32).min)
-) -> Array:
+def clip_by_attributes(xp: Namespace, x: Array, *, max: float = _MOST, min: float = -_MOST) -> Array:
     """Returns x limited by the attributes min and max; a finite bound outside the type is its limit."""
     limits = [x.dtype.type(limit if np.isinf(limit) else np.clip(np.float64(limit), *_range_of(x.dtype))) for limit in (min, max)]
     return xp.minimum(xp.maximum(x, limits[0]), limits[1])
+
+
+kernel("Clip", since=(6,), dtypes=FLOATS)(partial(clip_by_attributes, max=_MOST_OF_FLOAT32, min=-_MOST_OF_FLOAT32))
 
 
 def _range_of(dtype: np.dtype[np.generic]) -> tuple[float, float]:
@@ -162,15 +152,6 @@ def relu(xp: Namespace, x: Array) -> Array:
     return xp.maximum(x, x.dtype.type(0))
 
 
-@kernel("LeakyRelu", since=(1, 6, 16), dtypes=FLOATS)
-def leaky_relu(xp: Namespace, x: Array, *, alpha: float = 0.01) -> Array:
-    """Returns x, negative elements times alpha."""
-    wide = widen(x)
-    if 0 < alpha <= 1:  # a choice of each element takes ten times as long, as its branches are mispredicted
-        return narrow(xp.maximum(wide, wide * alpha), x.dtype)
-    return narrow(xp.where(wide < 0, wide * alpha, wide), x.dtype)
-
-
 @kernel("PRelu", since=(7, 9, 16), dtypes=NUMBERS)
 def prelu(xp: Namespace, x: Array, slope: Array) -> Array:
     """Returns x, negative elements times slope."""
@@ -183,93 +164,9 @@ def prelu_by_channel(xp: Namespace, x: Array, slope: Array) -> Array:
     return prelu(xp, x, slope.reshape((-1, *(1,) * max(x.ndim - 2, 0))))
 
 
-@kernel("ThresholdedRelu", since=(0, 10, 22), dtypes=FLOATS)
-def thresholded_relu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
-    """Returns x if it is above alpha, else 0."""
-    wide = widen(x)
-    zero = wide.dtype.type(0)
-    if xp is np and alpha == 0:  # as LeakyRelu; the sum makes -0 positive
-        limited = np.fmax(wide, zero)
-        limited += zero
-        return narrow(limited, x.dtype)
-    return narrow(xp.where(wide > alpha, wide, zero), x.dtype)
-
-
-@kernel("Elu", since=(1, 6, 22), dtypes=FLOATS)
-def elu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
-    """Returns x, or alpha * (exp(x) - 1) for negative elements."""
-    wide = widen(x)
-    return narrow(xp.where(wide < 0, alpha * xp.expm1(xp.minimum(wide, 0)), wide), x.dtype)
-
-
-@kernel("Celu", since=(12, 28), dtypes=FLOATS)
-def celu(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
-    """Returns max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    wide = widen(x)
-    return narrow(xp.maximum(wide, 0) + xp.minimum(alpha * xp.expm1(wide / alpha), 0), x.dtype)
-
-
-_SELU_ALPHA = 1.67326319217681884765625
-_SELU_GAMMA = 1.05070102214813232421875
-
-
-@kernel("Selu", since=(6, 22), dtypes=FLOATS)
-def selu(xp: Namespace, x: Array, *, alpha: float = _SELU_ALPHA, gamma: float = _SELU_GAMMA) -> Array:
-    """Returns gamma * (alpha * exp(x) - alpha) for x <= 0, else gamma * x."""
-    wide = widen(x)
-    return narrow(gamma * xp.where(wide > 0, wide, alpha * xp.expm1(xp.minimum(wide, 0))), x.dtype)
-
-
-@kernel("Selu", since=(1,), dtypes=FLOATS)
-def selu_first(xp: Namespace, x: Array, *, alpha: float = 1.6732, gamma: float = 1.0507) -> Array:
-    """Returns the result of Selu; its defaults have fewer digits."""
-    return selu(xp, x, alpha=alpha, gamma=gamma)
-
-
-@kernel("Sigmoid", since=(1, 6, 13), dtypes=FLOATS)
-def sigmoid(xp: Namespace, x: Array) -> Array:
-    """Returns 1 / (1 + exp(-x))."""
-    return _in_blocks(xp, x, lambda x: narrow(sigmoid_of(xp, widen(x)), x.dtype))
-
-
 def sigmoid_of(xp: Namespace, x: Array) -> Array:
     """Returns the sigmoid in x's own type as exp(min(x, 0)) / (1 + exp(-|x|)): no overflow, and exact tails on both sides."""
     return xp.exp(xp.minimum(x, 0)) / (1 + xp.exp(-xp.abs(x)))
-
-
-@kernel("HardSigmoid", since=(1, 6, 22), dtypes=FLOATS)
-def hard_sigmoid(xp: Namespace, x: Array, *, alpha: float = 0.2, beta: float = 0.5) -> Array:
-    """Returns alpha * x + beta, clipped to 0 and 1."""
-    return narrow(xp.clip(alpha * widen(x) + beta, 0, 1), x.dtype)
-
-
-@kernel("HardSwish", since=(14, 22), dtypes=FLOATS)
-def hard_swish(xp: Namespace, x: Array) -> Array:
-    """Returns x * clip(x / 6 + 0.5, 0, 1)."""
-    wide = widen(x)
-    # In place: memory for each step takes longer than the arithmetic of large images.
-    y = wide / 6
-    y += 0.5
-    y = xp.clip(y, 0, 1, **reuse(y))
-    y *= wide
-    return narrow(y, x.dtype)
-
-
-@kernel("Swish", since=(24,), dtypes=FLOATS)
-def swish(xp: Namespace, x: Array, *, alpha: float = 1.0) -> Array:
-    """Returns x * sigmoid(alpha * x)."""
-
-    def compute(x: Array) -> Array:
-        wide = widen(x)
-        return narrow(wide * sigmoid_of(xp, alpha * wide), x.dtype)
-
-    return _in_blocks(xp, x, compute)
-
-
-@kernel("Softplus", since=(1, 22), dtypes=FLOATS)
-def softplus(xp: Namespace, x: Array) -> Array:
-    """Returns log(1 + exp(x))."""
-    return narrow(softplus_of(xp, widen(x)), x.dtype)
 
 
 def softplus_of(xp: Namespace, x: Array) -> Array:
@@ -277,42 +174,96 @@ def softplus_of(xp: Namespace, x: Array) -> Array:
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
+def _hard_swish(xp: Namespace, x: Array) -> Array:
+    """Returns x * clip(x / 6 + 0.5, 0, 1), in place: memory for each step takes longer than the arithmetic of large images."""
+    y = x / 6
+    y += 0.5
+    y = xp.clip(y, 0, 1, **reuse(y))
+    y *= x
+    return y
+
+
+def _rectify(xp: Namespace, x: Array) -> Array:
+    """Returns max(x, 0), of NaN and -0 as well."""
+    zero = x.dtype.type(0)
+    y = xp.fmax(x, zero)
+    y += zero
+    return y
+
+
+Formula = Callable[[Namespace, Array, float, float], Array]
+"""(namespace, x, first and second parameter of the activation) -> the activation in x's own type."""
+_FORMULAS: dict[str, Formula] = {
+    "": lambda xp, x, a, b: x,
+    "Affine": lambda xp, x, a, b: a * x + b,
+    "Celu": lambda xp, x, a, b: xp.maximum(x, 0) + xp.minimum(a * xp.expm1(x / a), 0),
+    "Clip": lambda xp, x, a, b: xp.clip(x, a, b),
+    "Elu": lambda xp, x, a, b: xp.where(x < 0, a * xp.expm1(xp.minimum(x, 0)), x),
+    "HardSigmoid": lambda xp, x, a, b: xp.clip(a * x + b, 0, 1),
+    "HardSwish": lambda xp, x, a, b: _hard_swish(xp, x),
+    # A choice of each element takes ten times as long as an extreme, as its branches are mispredicted.
+    "LeakyRelu": lambda xp, x, a, b: xp.maximum(x, a * x) if 0 < a <= 1 else xp.where(x < 0, a * x, x),
+    "Mish": lambda xp, x, a, b: x * xp.tanh(softplus_of(xp, x)),
+    "ParametricSoftplus": lambda xp, x, a, b: a * softplus_of(xp, b * x),
+    "Reciprocal": lambda xp, x, a, b: 1 / x,
+    "Relu": lambda xp, x, a, b: xp.maximum(x, 0),
+    "Scale": lambda xp, x, a, b: a * x,
+    "ScaledTanh": lambda xp, x, a, b: a * xp.tanh(b * x),
+    "Selu": lambda xp, x, a, b: b * xp.where(x > 0, x, a * xp.expm1(xp.minimum(x, 0))),
+    "Shrink": lambda xp, x, a, b: xp.where(x < -b, x + a, xp.where(x > b, x - a, x.dtype.type(0))),
+    "Sigmoid": lambda xp, x, a, b: sigmoid_of(xp, x),
+    "Softplus": lambda xp, x, a, b: softplus_of(xp, x),
+    "Softsign": lambda xp, x, a, b: x / (1 + xp.abs(x)),
+    "Swish": lambda xp, x, a, b: x * sigmoid_of(xp, a * x),
+    "Tanh": lambda xp, x, a, b: xp.tanh(x),
+    "ThresholdedRelu": lambda xp, x, a, b: _rectify(xp, x) if a == 0 else xp.where(x > a, x, x.dtype.type(0)),
+}
+_FORMULA_OF_NAME = {name.casefold(): formula for name, formula in _FORMULAS.items()}
+
+
 def activate(xp: Namespace, x: Array, name: str, alpha: float, beta: float) -> Array:
     """Returns an activation that fused and recurrent operators name; `name` in small letters, "" for none."""
-    first, second = x.dtype.type(alpha), x.dtype.type(beta)
-    formulas: dict[str, Callable[[], Array]] = {
-        "": lambda: x,
-        "affine": lambda: first * x + second,
-        "celu": lambda: xp.maximum(x, 0) + xp.minimum(first * xp.expm1(x / first), 0),
-        "clip": lambda: xp.clip(x, first, second),
-        "elu": lambda: xp.where(x >= 0, x, first * xp.expm1(xp.minimum(x, 0))),
-        "hardsigmoid": lambda: xp.clip(first * x + second, 0, 1),
-        "hardswish": lambda: x * xp.clip(x / 6 + x.dtype.type(0.5), 0, 1),
-        "leakyrelu": lambda: xp.where(x >= 0, x, first * x),
-        "parametricsoftplus": lambda: first * softplus_of(xp, second * x),
-        "relu": lambda: xp.maximum(x, 0),
-        "scaledtanh": lambda: first * xp.tanh(second * x),
-        "sigmoid": lambda: sigmoid_of(xp, x),
-        "softplus": lambda: softplus_of(xp, x),
-        "softsign": lambda: x / (1 + xp.abs(x)),
-        "tanh": lambda: xp.tanh(x),
-        "thresholdedrelu": lambda: xp.where(x > first, x, x.dtype.type(0)),
-    }
-    return formulas[name]()
+    return _FORMULA_OF_NAME[name](xp, x, alpha, beta)
 
 
-@kernel("Softsign", since=(1, 22), dtypes=FLOATS)
-def softsign(xp: Namespace, x: Array) -> Array:
-    """Returns x / (1 + |x|)."""
-    wide = widen(x)
-    return narrow(wide / (1 + xp.abs(wide)), x.dtype)
+# Operator, since-versions, and the parameters of its formula with their defaults.
+_ACTIVATIONS: tuple[tuple[str, Integers, dict[str, float]], ...] = (
+    ("Celu", (12, 28), {"alpha": 1.0}),
+    ("Elu", (1, 6, 22), {"alpha": 1.0}),
+    ("HardSigmoid", (1, 6, 22), {"alpha": 0.2, "beta": 0.5}),
+    ("HardSwish", (14, 22), {}),
+    ("LeakyRelu", (1, 6, 16), {"alpha": 0.01}),
+    ("Mish", (18, 22), {}),
+    ("Reciprocal", (1, 6, 13), {}),
+    ("Selu", (1,), {"alpha": 1.6732, "gamma": 1.0507}),
+    ("Selu", (6, 22), {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
+    ("Sigmoid", (1, 6, 13), {}),
+    ("Softplus", (1, 22), {}),
+    ("Softsign", (1, 22), {}),
+    ("Swish", (24,), {"alpha": 1.0}),
+    ("ThresholdedRelu", (0, 10, 22), {"alpha": 1.0}),
+)
 
 
-@kernel("Mish", since=(18, 22), dtypes=FLOATS)
-def mish(xp: Namespace, x: Array) -> Array:
-    """Returns x * tanh(softplus(x))."""
-    wide = widen(x)
-    return narrow(wide * xp.tanh(softplus_of(xp, wide)), x.dtype)
+def _register_activation(op_type: str, since: Integers, defaults: dict[str, float], dtypes: Dtypes = FLOATS) -> None:
+    formula, is_long = _FORMULAS[op_type], op_type in ("Sigmoid", "Swish")
+    first, second = (*defaults, "", "")[:2]
+    first_default, second_default = (defaults.get(name, 0.0) for name in (first, second))
+
+    @kernel(op_type, since=since, dtypes=dtypes, shared=defaults)
+    def compute(xp: Namespace, x: Array, **parameters: float) -> Array:
+        a, b = parameters.get(first, first_default), parameters.get(second, second_default)
+        if is_long:
+            return _in_blocks(xp, x, lambda x: narrow(formula(xp, widen(x), a, b), x.dtype))
+        return narrow(formula(xp, widen(x), a, b), x.dtype)
+
+
+for _row in _ACTIVATIONS:
+    _register_activation(*_row)
+_register_activation("Shrink", (9,), {"bias": 0.0, "lambd": 0.5}, NUMBERS)
+# ONNX took these back.
+_register_activation("Affine", (0,), {"alpha": 1.0, "beta": 0.0}, FLOAT32)
+_register_activation("Scale", (0,), {"scale": 1.0}, FLOAT32)
 
 
 @kernel("Gelu", since=(20,), dtypes=FLOATS, choices={"approximate": ("none", "tanh")})
@@ -333,14 +284,6 @@ def gelu(xp: Namespace, x: Array, *, approximate: str = "none") -> Array:
 def _cube(x: Array) -> Array:
     """Returns x ** 3; NumPy's power takes 70 times longer for negative numbers."""
     return x * x * x
-
-
-@kernel("Shrink", since=(9,), dtypes=NUMBERS)
-def shrink(xp: Namespace, x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
-    """Returns x + bias below -lambd, x - bias above lambd, else 0."""
-    wide = widen(x)
-    zero = wide.dtype.type(0)
-    return narrow(xp.where(wide < -lambd, wide + bias, xp.where(wide > lambd, wide - bias, zero)), x.dtype)
 
 
 @kernel("Div", since=(7, 13, 14), dtypes=NUMBERS)
@@ -421,7 +364,6 @@ def _declare(op_type: str, function: str, since: Integers, dtypes: frozenset[str
     def compute(xp: Namespace, a: Array, b: Array) -> Array:
         return getattr(xp, function)(a, b)
 
-    compute.__doc__ = f"Returns {function}(a, b) of each pair of elements. Source: ONNX {op_type}-{since[-1]}."
     return compute
 
 

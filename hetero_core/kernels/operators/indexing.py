@@ -6,12 +6,10 @@ Negative indices count from the end; an index outside is an error on the host. S
 
 from __future__ import annotations
 
-from math import ceil, prod
-
 import numpy as np
 
-from hetero_core.kernels.arrays import assign, combine, lay_out, require_within, take
-from hetero_core.kernels.operators.layout import RANGED, identity, pad_all, range_, slice_
+from hetero_core.kernels.arrays import assign, bring, combine, lay_out, require_within, take
+from hetero_core.kernels.operators.layout import identity
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axis, widen
 from hetero_core.kernels.registry import ANY, BOOL, COMPLEX, FLOAT32, INDEX, INT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
 from hetero_core.kernels.tables import InputTypes
@@ -63,16 +61,11 @@ def _refuse_reduction(node: Node, input_types: InputTypes) -> str | None:
     return None
 
 
-@kernel("Scatter", since=(9, 11), dtypes=(ANY, INDEX, ANY))
-@kernel("ScatterElements", since=(11, 13), dtypes=(ANY, INDEX, ANY))
-def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
-    """Returns x with the updates written at the positions that the indices name."""
-    return assign(x.copy(), grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim)), updates)
-
-
+@kernel("Scatter", since=(9, 11), dtypes=(ANY, INDEX, ANY), without=("reduction",))
+@kernel("ScatterElements", since=(11, 13), dtypes=(ANY, INDEX, ANY), without=("reduction",))
 @kernel("ScatterElements", since=(16, 18), dtypes=(_DATA, INDEX, _DATA), choices={"reduction": _REDUCED}, refuse=_refuse_reduction)
-def scatter_reduced(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
-    """Returns x with the updates written, or combined with the elements there."""
+def scatter_elements(xp: Namespace, x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
+    """Returns x with the updates written at the positions that the indices name, or combined with the elements there."""
     grid = grid_of(xp, _wrap(xp, indices, x.shape[axis]), x.ndim, normalize_axis(axis, x.ndim))
     return _write(xp, x, grid, updates, reduction)
 
@@ -81,23 +74,19 @@ def scatter_reduced(xp: Namespace, x: Array, indices: Array, updates: Array, *, 
 @kernel("ScatterND", since=(16, 18), dtypes=(_DATA, INT64, _DATA), choices={"reduction": _REDUCED}, refuse=_refuse_reduction)
 def scatter_nd(xp: Namespace, x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     """Returns x with the addressed slices replaced, or combined with the elements there."""
-    return _write(xp, x, _coordinates(xp, x, indices), updates, reduction)
+    coordinates = tuple(_wrap(xp, indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))
+    return _write(xp, x, coordinates, updates, reduction)
 
 
 def _wrap(xp: Namespace, indices: Array, size: int) -> Array:
     return xp.where(require_within(indices, size) < 0, indices + size, indices)
 
 
-def _coordinates(xp: Namespace, x: Array, indices: Array) -> tuple[Array, ...]:
-    return tuple(_wrap(xp, indices[..., axis], x.shape[axis]) for axis in range(indices.shape[-1]))
-
-
 def _write(xp: Namespace, x: Array, where: tuple[Array, ...], updates: Array, reduction: str) -> Array:
-    y = widen(x.copy())
     if reduction == "none":
-        return narrow(assign(y, where, widen(updates)), x.dtype)
+        return assign(x.copy(), where, updates)
     function = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}[reduction]
-    return narrow(combine(xp, y, where, widen(updates), function), x.dtype)
+    return narrow(combine(xp, widen(x.copy()), where, widen(updates), function), x.dtype)
 
 
 @kernel("TensorScatter", since=(24,), dtypes=(ANY, ANY, INT64), host=(2,), choices={"mode": ("linear", "circular")})
@@ -107,19 +96,15 @@ def tensor_scatter(
     """Returns the cache with the update written along the axis from each batch's index on."""
     resolved = normalize_axis(axis, past.ndim)
     length, count = past.shape[resolved], update.shape[resolved]
-    starts = [0] * past.shape[0] if write_indices is None else [int(start) for start in write_indices]
+    starts = integers_of(write_indices) or (0,) * past.shape[0]
     present = past.copy()
     ahead = (slice(None),) * (resolved - 1)
     for item, start in enumerate(starts):
         if mode == "linear" and start + count > length:
             raise ValueError(f"batch {item} writes {count} steps from {start} into an axis of {length}")
-        step = 0
-        while step < count:
-            place = (start + step) % length
-            steps = min(count - step, length - place)
-            written = update[(item, *ahead, slice(step, step + steps))]
-            present = assign(present, (item, *ahead, slice(place, place + steps)), written)
-            step += steps
+        places = np.arange(start, start + count) % length
+        row = slice(item, item + 1)
+        present = assign(present, (row, *ahead, bring(xp, places, np.int64)), update[row])
     return present
 
 
@@ -137,6 +122,7 @@ _register_search("ArgMax", "argmax")
 _register_search("ArgMin", "argmin")
 
 
+@kernel("TopK", since=(1,), dtypes=NUMBERS, outputs=2, as_attributes=("k",), without=("largest", "sorted"))
 @kernel("TopK", since=(10,), dtypes=(NUMBERS, INT64), host=(1,), outputs=2, without=("largest", "sorted"))
 @kernel("TopK", since=(11, 24), dtypes=(NUMBERS, INT64), host=(1,), choices={"largest": (0, 1), "sorted": (0, 1)}, outputs=2)
 def top_k(xp: Namespace, x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
@@ -144,22 +130,12 @@ def top_k(xp: Namespace, x: Array, k: Array, *, axis: int = -1, largest: int = 1
 
     Without `sorted` any order is allowed; the result is sorted, too.
     """
-    return _sort_top(xp, x, integers_of(k)[0], axis, largest)
-
-
-@kernel("TopK", since=(1,), dtypes=NUMBERS, outputs=2)
-def top_k_by_attribute(xp: Namespace, x: Array, *, axis: int = -1, k: int) -> tuple[Array, Array]:
-    """Returns the k largest elements along the axis, and their positions."""
-    return _sort_top(xp, x, k, axis, 1)
-
-
-def _sort_top(xp: Namespace, x: Array, k: int, axis: int, largest: int) -> tuple[Array, Array]:
-    resolved = normalize_axis(axis, x.ndim)
-    wide = widen(x)
-    if xp is np and 0 < 8 * k <= x.shape[resolved] and x.size >= 2000:  # below, a sort costs less than the calls
-        order = np.moveaxis(_select_top(np.moveaxis(wide, resolved, -1), k, largest), -1, resolved)
+    count, resolved, wide = integers_of(k)[0], normalize_axis(axis, x.ndim), widen(x)
+    if xp is np and 0 < 8 * count <= x.shape[resolved] and x.size >= 2000:  # below, a sort costs less than the calls
+        order = np.moveaxis(_select_top(np.moveaxis(wide, resolved, -1), count, largest), -1, resolved)
     else:
-        order = xp.asarray(_order_stably(xp, wide, resolved, largest)[(*(slice(None),) * resolved, slice(0, k))], dtype=np.int64)
+        order = _order_stably(xp, wide, resolved, largest)[(*(slice(None),) * resolved, slice(0, count))]
+        order = xp.asarray(order, dtype=np.int64)
     return xp.take_along_axis(x, order, axis=resolved), order
 
 
@@ -268,38 +244,6 @@ def inverse(xp: Namespace, x: Array) -> Array:
     return narrow(xp.linalg.inv(widen(x)), x.dtype)
 
 
-def _count_range(start: Array, limit: Array, delta: Array | None = None) -> int:
-    """Returns the bytes of the numbers in int64 and in the type of the result."""
-    first, end, step = (1 if value is None else np.asarray(value).reshape(-1)[0].item() for value in (start, limit, delta))
-    return max(ceil((end - first) / step), 0) * (8 + int(start.itemsize))
-
-
-def _count_padded(x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> int:
-    begins, ends = np.asarray(pads).reshape((2, -1)).tolist()
-    return int(prod(size + begin + end for size, begin, end in zip(x.shape, begins, ends, strict=True))) * int(x.itemsize)
-
-
-@microsoft_kernel("Range", dtypes=RANGED, host=(0, 1, 2), count_bytes=_count_range)
-def microsoft_range(xp: Namespace, start: Array, limit: Array, delta: Array | None = None) -> Array:
-    """Returns the numbers from start up to limit by delta, or by 1 without it."""
-    step = np.asarray(1, start.dtype) if delta is None else delta.reshape(())
-    return range_(xp, start.reshape(()), limit.reshape(()), step)
-
-
-@microsoft_kernel(
-    "Pad",
-    halves=(0,),
-    dtypes=(FLOAT32, INT64, FLOAT32),
-    host=(1,),
-    count_bytes=_count_padded,
-    choices={"mode": ("constant", "edge", "reflect")},
-)
-def microsoft_pad(xp: Namespace, x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> Array:
-    """Returns x with a border."""
-    filler = None if value is None else value.reshape(())
-    return pad_all(xp, x, pads.reshape(-1), filler, mode=mode)
-
-
 @microsoft_kernel("Unique", dtypes=FLOAT32, outputs=3, runs_on_host=True)
 def microsoft_unique(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
     """Returns the values in order of first appearance, the index of each element's value, and the count of each value."""
@@ -334,18 +278,6 @@ def dynamic_time_warping(xp: Namespace, x: Array) -> Array:
     return np.asarray(path[::-1], np.int32).T.reshape(2, -1).copy()
 
 
-@kernel("Affine", since=(0,), dtypes=FLOAT32)
-def affine(xp: Namespace, x: Array, *, alpha: float = 1.0, beta: float = 0.0) -> Array:
-    """Returns alpha x + beta."""
-    return np.float32(alpha) * x + np.float32(beta)
-
-
-@kernel("Scale", since=(0,), dtypes=FLOAT32)
-def scale(xp: Namespace, x: Array, *, scale: float = 1.0) -> Array:
-    """Returns scale x."""
-    return np.float32(scale) * x
-
-
 @kernel("ScaledTanh", since=(0,), dtypes=FLOAT32)
 def scaled_tanh(xp: Namespace, x: Array, *, alpha: float, beta: float) -> Array:
     """Returns alpha tanh(beta x)."""
@@ -373,12 +305,6 @@ def crop(xp: Namespace, x: Array, *, border: Integers, scale: Integers = ()) -> 
     if lower > height or outer > width or lower <= top or outer <= left:
         raise ValueError(f"a crop to rows {top} to {lower} and columns {left} to {outer} leaves an image of {height} x {width}")
     return x[:, :, top:lower, left:outer]
-
-
-@kernel("DynamicSlice", since=(0,), dtypes=(ANY, INDEX, INDEX, INDEX), host=(1, 2, 3))
-def dynamic_slice(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None) -> Array:
-    """Returns a slice; bounds beyond an axis are taken to its end."""
-    return slice_(xp, x, starts, ends, axes)
 
 
 kernel("MemcpyFromHost", since=(0,), dtypes=ANY)(identity)

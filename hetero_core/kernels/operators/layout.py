@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from hetero_core.dtypes import dtype_of_onnx, numpy_dtype
 from hetero_core.kernels.arrays import assign, bring
 from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, narrow, normalize_axes, normalize_axis, widen
-from hetero_core.kernels.registry import ANY, BOOL, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, kernel, microsoft_kernel
+from hetero_core.kernels.registry import ANY, BOOL, FLOAT32, FLOATS, INDEX, INT64, NOT_STRING, NUMBERS, kernel, microsoft_kernel
 from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
 
@@ -24,28 +25,20 @@ def identity(xp: Namespace, x: Array) -> Array:
     return x
 
 
+@kernel("Reshape", since=(1,), dtypes=ANY, as_attributes=("shape",), without=("allowzero",))
 @kernel("Reshape", since=(5, 13, 14, 19, *_NEW), dtypes=(ANY, INT64), host=(1,), choices={"allowzero": (0, 1)})
 def reshape(xp: Namespace, x: Array, shape: Array, *, allowzero: int = 0) -> Array:
     """Returns x in a shape in which 0 keeps a size unless allowzero, and -1 takes the rest."""
-    return _reshape(x, integers_of(shape), keeps_zero=bool(allowzero))
-
-
-@kernel("Reshape", since=(1,), dtypes=ANY)
-def reshape_by_attribute(xp: Namespace, x: Array, *, shape: Integers) -> Array:
-    """Returns x in the shape of the attribute."""
-    return _reshape(x, shape, keeps_zero=False)
-
-
-def _reshape(x: Array, shape: Integers, *, keeps_zero: bool) -> Array:
-    copied = [axis for axis, size in enumerate(shape) if size == 0 and not keeps_zero]
-    sizes = [x.shape[axis] if axis in copied else size for axis, size in enumerate(shape)]
+    targets = integers_of(shape)
+    copied = [axis for axis, size in enumerate(targets) if size == 0 and not allowzero]
+    sizes = [x.shape[axis] if axis in copied else size for axis, size in enumerate(targets)]
     if -1 in sizes and 0 in sizes:
-        if keeps_zero:
-            raise ValueError(f"shape {list(shape)} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
+        if allowzero:
+            raise ValueError(f"shape {list(targets)} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
         # NumPy cannot infer a size beside an empty axis. An axis that is copied leaves the others' elements, so that a batch of 0 has the
         # sizes of any other batch.
         rest = prod(size for axis, size in enumerate(x.shape) if axis not in copied)
-        sizes[sizes.index(-1)] = rest // prod(size for axis, size in enumerate(shape) if axis not in copied and size != -1)
+        sizes[sizes.index(-1)] = rest // prod(size for axis, size in enumerate(targets) if axis not in copied and size != -1)
     return x.reshape(tuple(sizes))
 
 
@@ -62,39 +55,27 @@ def transpose(xp: Namespace, x: Array, *, perm: Integers | None = None) -> Array
     return xp.transpose(x, perm)
 
 
+@kernel("Squeeze", since=(1, 11), dtypes=ANY, as_attributes=("axes",))
 @kernel("Squeeze", since=(13, *_NEW), dtypes=(ANY, INT64), host=(1,))
 def squeeze(xp: Namespace, x: Array, axes: Array | None = None) -> Array:
     """Returns x without the axes, or without every axis of size 1."""
-    return _squeeze(x, None if axes is None else integers_of(axes))
-
-
-@kernel("Squeeze", since=(1, 11), dtypes=ANY)
-def squeeze_by_attribute(xp: Namespace, x: Array, *, axes: Integers | None = None) -> Array:
-    """Returns x without the axes, or without every axis of size 1."""
-    return _squeeze(x, axes)
-
-
-def _squeeze(x: Array, axes: Integers | None) -> Array:
-    dropped = {axis for axis, size in enumerate(x.shape) if size == 1} if axes is None else set(normalize_axes(axes, x.ndim))
+    units = (axis for axis, size in enumerate(x.shape) if size == 1)
+    dropped = set(units if axes is None else normalize_axes(integers_of(axes), x.ndim))
     wrong = [axis for axis in sorted(dropped) if x.shape[axis] != 1]
     if wrong:
         raise ValueError(f"axis {wrong[0]} has size {x.shape[wrong[0]]}, which cannot be squeezed")
     return x.reshape(tuple(size for axis, size in enumerate(x.shape) if axis not in dropped))
 
 
+@kernel("Unsqueeze", since=(1, 11), dtypes=ANY, as_attributes=("axes",))
 @kernel("Unsqueeze", since=(13, *_NEW), dtypes=(ANY, INT64), host=(1,))
 def unsqueeze(xp: Namespace, x: Array, axes: Array) -> Array:
     """Returns x with new axes of size 1, which the axes name in the result."""
-    return unsqueeze_by_attribute(xp, x, axes=integers_of(axes))
-
-
-@kernel("Unsqueeze", since=(1, 11), dtypes=ANY)
-def unsqueeze_by_attribute(xp: Namespace, x: Array, *, axes: Integers) -> Array:
-    """Returns x with new axes of size 1, which the axes name in the result."""
-    rank = x.ndim + len(axes)
-    added = normalize_axes(axes, rank)
+    named = integers_of(axes)
+    rank = x.ndim + len(named)
+    added = normalize_axes(named, rank)
     if len(set(added)) != len(added):
-        raise ValueError(f"axes {axes} name one axis twice")
+        raise ValueError(f"axes {named} name one axis twice")
     sizes = iter(x.shape)
     return x.reshape(tuple(1 if axis in added else next(sizes) for axis in range(rank)))
 
@@ -125,19 +106,16 @@ def concat(xp: Namespace, *inputs: Array, axis: int) -> Array:
     return xp.concatenate(inputs, axis=axis)
 
 
-@kernel("Concat", since=(1,), dtypes=ANY)
-def concat_first(xp: Namespace, *inputs: Array, axis: int = 1) -> Array:
-    """Returns the result of Concat; the axis has a default."""
-    return xp.concatenate(inputs, axis=axis)
+kernel("Concat", since=(1,), dtypes=ANY)(partial(concat, axis=1))
 
 
 @kernel("Split", since=(18,), dtypes=(ANY, INT64), host=(1,), outputs=None)
-def split(
-    xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, output_count: int = 1
+def split_unevenly(
+    xp: Namespace, x: Array, split: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
     """Returns parts of the given sizes, or num_outputs parts of which the last may be smaller."""
-    if sizes is not None:
-        return _split(x, integers_of(sizes), axis)
+    if split is not None:
+        return _split(x, integers_of(split), axis)
     count = output_count if num_outputs is None else num_outputs
     length = x.shape[normalize_axis(axis, x.ndim)]
     part = -(-length // count)
@@ -145,16 +123,11 @@ def split(
 
 
 @kernel("Split", since=(13,), dtypes=(ANY, INT64), host=(1,), outputs=None)
-def split_evenly(xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, output_count: int = 1) -> tuple[Array, ...]:
+@kernel("Split", since=(2, 11), dtypes=ANY, outputs=None, as_attributes=("split",))
+def split_evenly(xp: Namespace, x: Array, split: Array | None = None, *, axis: int = 0, output_count: int = 1) -> tuple[Array, ...]:
     """Returns parts of the given sizes, or equal parts for all outputs."""
-    return split_by_sizes(xp, x, axis=axis, split=integers_of(sizes), output_count=output_count)
-
-
-@kernel("Split", since=(2, 11), dtypes=ANY, outputs=None)
-def split_by_sizes(xp: Namespace, x: Array, *, axis: int = 0, split: Integers = (), output_count: int = 1) -> tuple[Array, ...]:
-    """Returns parts of the given sizes, or equal parts for all outputs."""
-    if split:
-        return _split(x, split, axis)
+    if sizes := integers_of(split):
+        return _split(x, sizes, axis)
     length = x.shape[normalize_axis(axis, x.ndim)]
     if length % output_count:
         raise ValueError(f"an axis of {length} cannot be split into {output_count} equal parts")
@@ -173,7 +146,7 @@ def split_by_either(
     xp: Namespace, x: Array, sizes: Array | None = None, *, axis: int = 0, split: Integers | None = None, output_count: int = 1
 ) -> tuple[Array, ...]:
     """Returns parts of the sizes, of the attribute or the input, or equal parts for all outputs; axis is 0 by default, as in version 2."""
-    return split_by_sizes(xp, x, axis=axis, split=split or integers_of(sizes), output_count=output_count)
+    return split_evenly(xp, x, split or sizes, axis=axis, output_count=output_count)
 
 
 def _split(x: Array, sizes: Integers, axis: int) -> tuple[Array, ...]:
@@ -210,12 +183,6 @@ def drop_nothing(xp: Namespace, x: Array, *, ratio: float = 0.5) -> tuple[Array,
     return x, xp.broadcast_to(xp.ones((), dtype=x.dtype), x.shape)
 
 
-@kernel("Dropout", since=(10,), dtypes=FLOATS, outputs=2)
-def drop_nothing_masked(xp: Namespace, x: Array, *, ratio: float = 0.5) -> tuple[Array, Array]:
-    """Returns x and a mask of true: the operator is in test mode."""
-    return x, xp.broadcast_to(xp.ones((), dtype=bool), x.shape)
-
-
 @kernel("Dropout", since=(1, 6), dtypes=FLOATS, choices={"is_test": (1,)}, outputs=2)
 def drop_nothing_in_test(xp: Namespace, x: Array, *, is_test: int, ratio: float = 0.5) -> tuple[Array, Array]:
     """Returns x and a mask of ones, which has no meaning; the operator trains unless is_test is 1."""
@@ -245,26 +212,18 @@ def concat_from_sequence(xp: Namespace, sequence: list[Array], *, axis: int, new
     return xp.stack(sequence, axis=axis) if new_axis else xp.concatenate(sequence, axis=axis)
 
 
+@kernel("DynamicSlice", since=(0,), dtypes=(ANY, INDEX, INDEX, INDEX), host=(1, 2, 3), without=("steps",))
+@kernel("Slice", since=(1,), dtypes=ANY, as_attributes=("starts", "ends", "axes"), without=("steps",))
 @kernel("Slice", since=(10, 11, 13), dtypes=(ANY, INDEX), host=(1, 2, 3, 4))
 def slice_(xp: Namespace, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
     """Returns x[start:end:step] along the axes; ends are clamped, a negative step walks back."""
     begins, stops = integers_of(starts), integers_of(ends)
-    resolved = tuple(range(len(begins))) if axes is None else integers_of(axes)
+    named = tuple(range(len(begins))) if axes is None else integers_of(axes)
     strides = (1,) * len(begins) if steps is None else integers_of(steps)
-    return _slice(x, begins, stops, resolved, strides)
-
-
-@kernel("Slice", since=(1,), dtypes=ANY)
-def slice_by_attributes(xp: Namespace, x: Array, *, axes: Integers | None = None, ends: Integers, starts: Integers) -> Array:
-    """Returns x[start:end] along the axes."""
-    return _slice(x, starts, ends, tuple(range(len(starts))) if axes is None else axes, (1,) * len(starts))
-
-
-def _slice(x: Array, begins: Integers, stops: Integers, axes: Integers, strides: Integers) -> Array:
     picked = [slice(None)] * x.ndim
-    for begin, stop, axis, stride in zip(begins, stops, axes, strides, strict=True):
-        resolved = normalize_axis(axis, x.ndim)
-        picked[resolved] = clamp(begin, stop, stride, x.shape[resolved])
+    for begin, stop, axis, stride in zip(begins, stops, named, strides, strict=True):
+        place = normalize_axis(axis, x.ndim)
+        picked[place] = clamp(begin, stop, stride, x.shape[place])
     return x[tuple(picked)]
 
 
@@ -344,6 +303,16 @@ _MODES = ("constant", "reflect", "edge", "wrap")
 """ONNX has `wrap` since version 19; PyTorch exports it in version 18, and ONNX Runtime runs it in every version."""
 
 
+def _count_padded(x: Array, pads: Array, value: Array | None = None, *, mode: str = "constant") -> int:
+    begins, ends = np.asarray(pads).reshape((2, -1)).tolist()
+    return int(prod(size + begin + end for size, begin, end in zip(x.shape, begins, ends, strict=True))) * int(x.itemsize)
+
+
+_pad_kernel = partial(microsoft_kernel, "Pad", halves=(0,), dtypes=(FLOAT32, INT64, FLOAT32), host=(1,), count_bytes=_count_padded)
+
+
+@_pad_kernel(choices={"mode": ("constant", "edge", "reflect")}, without=("axes",))
+@kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES}, without=("axes",))
 @kernel("Pad", since=(18, 19, 21, 23, 24, 25), dtypes=(ANY, INT64, ANY, INDEX), host=(1, 3), choices={"mode": _MODES})
 def pad(
     xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
@@ -352,16 +321,10 @@ def pad(
     return _pad(xp, x, _spread_pads(integers_of(pads), axes, x.ndim), constant_value, mode)
 
 
-@kernel("Pad", since=(11, 13), dtypes=(ANY, INT64, ANY), host=(1,), choices={"mode": _MODES})
-def pad_all(xp: Namespace, x: Array, pads: Array, constant_value: Array | None = None, *, mode: str = "constant") -> Array:
-    """Returns x with a border on every axis; negative pads cut."""
-    return _pad(xp, x, _spread_pads(integers_of(pads), None, x.ndim), constant_value, mode)
-
-
 @kernel("Pad", since=(2,), dtypes=FLOATS, choices={"mode": _MODES})
 def pad_by_attributes(xp: Namespace, x: Array, *, mode: str = "constant", pads: Integers, value: float = 0.0) -> Array:
     """Returns x with a border on every axis; negative pads cut."""
-    return _pad(xp, x, _spread_pads(pads, None, x.ndim), xp.full((), value, dtype=x.dtype), mode)
+    return pad(xp, x, pads, xp.full((), value, dtype=x.dtype), mode=mode)
 
 
 @kernel("Pad", since=(1,), dtypes=FLOATS, choices={"mode": _MODES})
@@ -434,24 +397,28 @@ def center_crop_pad(xp: Namespace, x: Array, shape: Array, *, axes: Integers | N
     return _pad(xp, x, pads, None, "constant")
 
 
-RANGED = frozenset({"float32", "float64", "int16", "int32", "int64"})
+_RANGED = frozenset({"float32", "float64", "int16", "int32", "int64"})
 
 
-@kernel("Range", since=(11,), dtypes=RANGED, host=(0, 1, 2))
-def range_(xp: Namespace, start: Array, limit: Array, delta: Array) -> Array:
-    """Returns start, start + delta, ... below the limit (above it for a negative delta)."""
+def _count_range(start: Array, limit: Array, delta: Array | None = None) -> int:
+    """Returns the bytes of the numbers in int64 and in the type of the result."""
+    first, end, step = (1 if value is None else np.asarray(value).reshape(-1)[0].item() for value in (start, limit, delta))
+    return max(ceil((end - first) / step), 0) * (8 + int(start.itemsize))
+
+
+@kernel("Range", since=(11,), dtypes=_RANGED, host=(0, 1, 2), without=("stash_type",))
+@kernel("Range", since=(27,), dtypes=_RANGED | {"float16", "bfloat16"}, host=(0, 1, 2), choices={"stash_type": (1,)})
+@microsoft_kernel("Range", dtypes=_RANGED, host=(0, 1, 2), count_bytes=_count_range, without=("stash_type",))
+def range_(xp: Namespace, start: Array, limit: Array, delta: Array | None = None, *, stash_type: int = 1) -> Array:
+    """Returns start, start + delta, ... below the limit (above it for a negative delta), which is 1 by default."""
+    delta = np.asarray(1, start.dtype) if delta is None else delta
     first, end, step = (np.asarray(value).reshape(-1)[0] for value in (start, limit, delta))
     if start.dtype.kind == "i":
         # The same numbers in a third of the time, which a decoder takes for each token.
         return xp.arange(int(first), int(end), int(step), dtype=start.dtype)
+    first, end, step = map(widen, (first, end, step))
     count = max(int(np.ceil((float(end) - float(first)) / float(step))), 0)
-    return xp.asarray(xp.arange(count).astype(start.dtype) * step + first, dtype=start.dtype)
-
-
-@kernel("Range", since=(27,), dtypes=RANGED | {"float16", "bfloat16"}, host=(0, 1, 2), choices={"stash_type": (1,)})
-def range_stashed(xp: Namespace, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
-    """Returns the result of Range-11; small floats are computed in float32."""
-    return range_(xp, widen(start), widen(limit), widen(delta)).astype(start.dtype)
+    return xp.asarray(xp.arange(count).astype(first.dtype) * step + first, dtype=start.dtype)
 
 
 @kernel("ConstantOfShape", since=(9, 20, 21, 23, 24, 25), dtypes=INT64, host=(0,))

@@ -182,18 +182,12 @@ def _prepare_label_encoder(
     kind, values = _choose_one(
         {"floats": values_floats, "int64s": values_int64s, "strings": values_strings, "tensor": values_tensor}, "values"
     )
-    if kind != "tensor":
-        default, dtype = {
-            "floats": (default_float, np.float32),
-            "int64s": (default_int64, np.int64),
-            "strings": (default_string, object),
-        }[kind]
-        return _build_lookup(_list_elements(keys), values, default, dtype)
-    if default_tensor is None:
-        default = {"f": default_float, "i": default_int64, "O": default_string}[values.dtype.kind]
-    else:
+    dtype = values.dtype if kind == "tensor" else np.dtype({"floats": np.float32, "int64s": np.int64, "strings": object}[kind])
+    if kind == "tensor" and default_tensor is not None:
         default = default_tensor.reshape(-1)[0]
-    return _build_lookup(_list_elements(keys), _list_elements(values), default, values.dtype)
+    else:
+        default = {"f": default_float, "i": default_int64, "O": default_string}[dtype.kind]
+    return _build_lookup(_list_elements(keys), _list_elements(values), default, dtype)
 
 
 def _list_elements(values: Any) -> Sequence[Any]:

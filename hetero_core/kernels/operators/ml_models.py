@@ -14,11 +14,11 @@ weight, they are probabilities. The rest is refused. The label has the greatest 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from inspect import signature
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import pi
 from typing import Any
 
@@ -48,25 +48,18 @@ def transform_scores(xp: Namespace, scores: Array, post_transform: str) -> Array
     if post_transform == "SOFTMAX":
         return softmax_of(xp, scores, -1)
     if post_transform == "SOFTMAX_ZERO":
-        return _softmax_zero(xp, scores)
-    return _probit(xp, scores) if post_transform == "PROBIT" else scores
-
-
-def _softmax_zero(xp: Namespace, scores: Array) -> Array:
-    """Returns the softmax in which a score of zero has no share; halves if all are zero, as in ONNX's reference evaluator."""
-    peak = xp.max(scores, axis=-1, keepdims=True)
-    is_zero = xp.abs(scores) <= 1e-7
-    parts = xp.where(is_zero, scores * xp.exp(-peak), xp.exp(scores - peak))
-    total = xp.sum(parts, axis=-1, keepdims=True)
-    return xp.where(total == 0, scores.dtype.type(0.5), parts / xp.where(total == 0, scores.dtype.type(1), total))
-
-
-def _probit(xp: Namespace, scores: Array) -> Array:
-    """Returns sqrt(2) erfinv(2 p - 1). Source: Winitzki 2008, with a = 0.147."""
-    centered = 2 * scores - 1
-    log = xp.log((1 - centered) * (1 + centered))
-    first = 2 / (pi * 0.147) + 0.5 * log
-    return 1.41421356 * xp.copysign(xp.sqrt(xp.sqrt(first * first - log / 0.147) - first), centered)
+        # A score of zero has no share. All are halves if all are zero, as in ONNX's reference evaluator.
+        peak = xp.max(scores, axis=-1, keepdims=True)
+        parts = xp.where(xp.abs(scores) <= 1e-7, scores * xp.exp(-peak), xp.exp(scores - peak))
+        total = xp.sum(parts, axis=-1, keepdims=True)
+        return xp.where(total == 0, scores.dtype.type(0.5), parts / xp.where(total == 0, scores.dtype.type(1), total))
+    if post_transform == "PROBIT":
+        # sqrt(2) erfinv(2 p - 1). Source: Winitzki 2008, with a = 0.147.
+        centered = 2 * scores - 1
+        log = xp.log((1 - centered) * (1 + centered))
+        first = 2 / (pi * 0.147) + 0.5 * log
+        return 1.41421356 * xp.copysign(xp.sqrt(xp.sqrt(first * first - log / 0.147) - first), centered)
+    return scores
 
 
 def as_rows(xp: Namespace, x: Array) -> Array:
@@ -343,33 +336,21 @@ def _couple_pairs(exponents: Array, classes: int) -> Array:
     q = -odds * odds.swapaxes(1, 2)
     q[:, range(classes), range(classes)] = (odds**2).sum(axis=1)
     probabilities = np.full((len(exponents), classes), 1 / classes)
-    for row in _list_unfinished(q, probabilities, limit=max(100, classes)):
-        _improve(q[row], probabilities, row)
-    return probabilities
-
-
-def _list_unfinished(q: Array, probabilities: Array, *, limit: int) -> Iterator[Array]:
-    """Yields, up to `limit` times, the rows with open equations."""
-    for _ in range(limit):
+    for _ in range(max(100, classes)):
         products = np.einsum("nij,nj->ni", q, probabilities)
         errors = np.abs(products - (probabilities * products).sum(axis=1, keepdims=True)).max(axis=1)
-        rows = np.flatnonzero(errors >= 0.005 / probabilities.shape[1])
+        rows = np.flatnonzero(errors >= 0.005 / classes)
         if not len(rows):
-            return
-        yield rows
-
-
-def _improve(q: Array, probabilities: Array, rows: Array) -> None:
-    """Solves class by class and rescales, writing into the rows of `probabilities`."""
-    p = probabilities[rows]
-    products = np.einsum("nij,nj->ni", q, p)
-    for index in range(p.shape[1]):
-        total = (p * products).sum(axis=1)
-        step = (total - products[:, index]) / q[:, index, index]
-        p[:, index] += step
-        p /= (1 + step)[:, None]
-        products = (products + step[:, None] * q[:, index]) / (1 + step)[:, None]
-    probabilities[rows] = p
+            break
+        # Solves the open rows class by class, and rescales.
+        p, products = probabilities[rows], products[rows]
+        for index in range(classes):
+            step = ((p * products).sum(axis=1) - products[:, index]) / q[rows, index, index]
+            p[:, index] += step
+            p /= (1 + step)[:, None]
+            products = (products + step[:, None] * q[rows, index]) / (1 + step)[:, None]
+        probabilities[rows] = p
+    return probabilities
 
 
 def _prepare_svm_regressor(
@@ -413,6 +394,7 @@ def svm_regressor(xp: Namespace, x: Array, *, prepared: Regression) -> Array:
 
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+_MEMBER = 6
 # A gibibyte of float64: no number in a small file makes the query of a network take more.
 _LARGEST_TABLE = 2**27
 _NUMBER_OF_MODE = {**{mode: number for number, mode in enumerate(_MODES[:-1])}, "LEAF": 0}
@@ -420,27 +402,8 @@ Places = dict[int, dict[int, int]]
 """Tree -> node -> place. Pairs as keys would be an object for each node, which bring on garbage collections."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
-    """One entry for each place on the host; `true_places` and `false_places` may lead to places behind the last node, the leaves."""
-
-    features: Array
-    modes: Array
-    splits: Array
-    true_places: Array
-    false_places: Array
-    missing_is_true: Array
-    members: Mapping[int, Sequence[float]]
-    """The numbers of each node of mode MEMBER, by its place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaves:
-    """One entry for each weight: the place of its leaf, its target, its value."""
-
-    places: Array
-    targets: Array
-    weights: Array
+Leaves = tuple[Array, Array, Array]
+"""For each weight: the place of its leaf, its target, its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +431,26 @@ class Forest:
     post_transform: str
 
 
+def _tabulate_nodes(
+    features: Sequence[int], modes: Any, splits: Array, true_places: Any, false_places: Any, missing_is_true: Sequence[int]
+) -> dict[str, Array]:
+    """Returns the tables of a forest's nodes, named as in `Forest`; places may lie behind the last node, where leaves are."""
+    return {
+        "features": np.asarray(features, dtype=np.int64),
+        "modes": np.asarray(modes, dtype=np.int64),
+        "splits": splits.astype(np.float64),
+        "true_places": np.asarray(true_places, dtype=np.int64),
+        "false_places": np.asarray(false_places, dtype=np.int64),
+        "missing_is_true": np.asarray(missing_is_true or (0,) * len(features), dtype=bool),
+    }
+
+
+def _require_lengths(count: int, lists: Mapping[str, Any]) -> None:
+    for name, values in lists.items():
+        if len(values) != count:
+            raise ValueError(f"has {len(values)} {name} for {count} nodes")
+
+
 def link_nodes(
     *,
     nodes_falsenodeids: Sequence[int] = (),
@@ -479,16 +462,15 @@ def link_nodes(
     nodes_truenodeids: Sequence[int] = (),
     nodes_values: Sequence[float] = (),
     nodes_values_as_tensor: Any = None,
-) -> tuple[Nodes, Integers, Places]:
-    """Returns nodes with places instead of ids, the root of each tree (its first node), and the place of each id."""
+) -> tuple[dict[str, Array], Integers, Places]:
+    """Returns tables with places instead of ids, the root of each tree (its first node), and the place of each id."""
     count, splits = len(nodes_treeids), read_floats(nodes_values, nodes_values_as_tensor, "nodes_values")
-    lists = {"nodes_nodeids": nodes_nodeids, "nodes_featureids": nodes_featureids, "nodes_modes": nodes_modes, "nodes_values": splits,
-             "nodes_truenodeids": nodes_truenodeids, "nodes_falsenodeids": nodes_falsenodeids}  # fmt: skip
     if not count:
         raise ValueError("has no nodes_treeids")
-    for name, values in lists.items():
-        if len(values) != count:
-            raise ValueError(f"has {len(values)} {name} for {count} nodes")
+    lists = {"nodes_nodeids": nodes_nodeids, "nodes_featureids": nodes_featureids, "nodes_modes": nodes_modes, "nodes_values": splits,
+             "nodes_truenodeids": nodes_truenodeids, "nodes_falsenodeids": nodes_falsenodeids,
+             "nodes_missing_value_tracks_true": nodes_missing_value_tracks_true or nodes_treeids}  # fmt: skip
+    _require_lengths(count, lists)
     places_of_tree: Places = {}
     for place, (tree, node) in enumerate(zip(nodes_treeids, nodes_nodeids, strict=True)):
         places = places_of_tree.setdefault(tree, {})
@@ -499,7 +481,7 @@ def link_nodes(
     if wrong is not None:
         raise ValueError(f"has a node of mode '{wrong}'")
 
-    def follow(ids: Sequence[int]) -> Array:
+    def follow(ids: Sequence[int]) -> list[int]:
         following = [
             place if mode == "LEAF" else places_of_tree[tree].get(node, -1)
             for place, (mode, tree, node) in enumerate(zip(nodes_modes, nodes_treeids, ids, strict=True))
@@ -508,17 +490,11 @@ def link_nodes(
             place = following.index(-1)
             owner = f"node {nodes_nodeids[place]} of tree {nodes_treeids[place]}"
             raise ValueError(f"leads from {owner} to node {ids[place]}, which it does not have")
-        return np.asarray(following, dtype=np.int64)
+        return following
 
-    nodes = Nodes(
-        np.asarray(nodes_featureids, dtype=np.int64),
-        np.asarray([_NUMBER_OF_MODE[mode] for mode in nodes_modes], dtype=np.int64),
-        splits.astype(np.float64),
-        follow(nodes_truenodeids),
-        follow(nodes_falsenodeids),
-        np.asarray(nodes_missing_value_tracks_true or (0,) * count, dtype=bool),
-        {},
-    )
+    ways = follow(nodes_truenodeids), follow(nodes_falsenodeids)
+    modes = [_NUMBER_OF_MODE[mode] for mode in nodes_modes]
+    nodes = _tabulate_nodes(nodes_featureids, modes, splits, *ways, nodes_missing_value_tracks_true)
     return nodes, tuple([next(iter(places.values())) for places in places_of_tree.values()]), places_of_tree
 
 
@@ -535,62 +511,54 @@ def gather_leaf_weights(
     if -1 in places:
         index = places.index(-1)
         raise ValueError(f"gives a weight to node {node_ids[index]} of tree {tree_ids[index]}, which it does not have")
-    return Leaves(np.asarray(places, dtype=np.int64), np.asarray(targets, dtype=np.int64), weights.astype(np.float64))
+    return np.asarray(places, dtype=np.int64), np.asarray(targets, dtype=np.int64), weights.astype(np.float64)
 
 
 def build_forest(
-    xp: Namespace, nodes: Nodes, leaves: Leaves, roots: Integers, targets: int, bases: Floats, aggregate: str, post_transform: str
+    xp: Namespace,
+    nodes: Mapping[str, Array],
+    leaves: Leaves,
+    *,
+    roots: Integers,
+    targets: int,
+    aggregate: str,
+    post_transform: str,
+    bases: Floats = (),
+    membership_values: Any = None,
 ) -> Forest:
-    """Returns the tables on the device."""
-    count = len(nodes.features)
-    places = max(count, int(leaves.places.max(initial=-1)) + 1)
-    _check_lengths(nodes, leaves, count, targets)
+    """Returns the forest on the device, from the tables of `_tabulate_nodes`."""
+    places_of_leaves, targets_of_leaves, weights_of_leaves = leaves
+    features, modes, count = nodes["features"], nodes["modes"], len(nodes["features"])
+    if count and not 0 <= modes.min() <= modes.max() < len(_MODES):
+        raise ValueError(f"has a node of mode {int(modes.max())}")
+    if count and features.min() < 0:
+        raise ValueError(f"reads feature {int(features.min())}")
+    if targets < 1 or (len(np.unique(places_of_leaves)) + 1) * targets > _LARGEST_TABLE:
+        raise ValueError(
+            f"has {targets} targets for {len(weights_of_leaves)} weights; a table of them may have {_LARGEST_TABLE} elements"
+        )
+    if len(targets_of_leaves) != len(weights_of_leaves):
+        raise ValueError(f"has {len(targets_of_leaves)} targets for {len(weights_of_leaves)} weights")
+    if len(targets_of_leaves) and not 0 <= targets_of_leaves.min() <= targets_of_leaves.max() < targets:
+        raise ValueError(f"gives a weight to target {int(targets_of_leaves.max())} of {targets}")
     if len(bases) not in (0, targets):
         raise ValueError(f"has {len(bases)} base values for {targets} targets")
-    true_places, false_places = (_extend(ways, np.arange(places)) for ways in (nodes.true_places, nodes.false_places))
-    depth = _measure_depth(true_places, false_places, np.asarray(roots, dtype=np.int64))
-    weight_rows, weights = _tabulate_weights(leaves, places, targets, aggregate)
-    member_rows, members = _tabulate_members(nodes.members, places)
-    of_nodes = ("features", "modes", "splits", "missing_is_true")
+    # Both ways of the leaves behind the last node lead back to them.
+    places = np.arange(max(count, int(places_of_leaves.max(initial=-1)) + 1))
     tables = {
-        **{name: _extend(getattr(nodes, name), np.zeros(places)) for name in of_nodes},
-        "true_places": true_places,
-        "false_places": false_places,
-        "weight_rows": weight_rows,
-        "weights": weights,
-        "member_rows": member_rows,
-        "members": members,
-        "roots": np.asarray(roots, np.int64),
-        "base_values": np.asarray(bases if len(bases) else (0.0,) * targets, np.float64),
+        name: np.concatenate([values, (places if name.endswith("places") else 0 * places)[count:].astype(values.dtype)])
+        for name, values in nodes.items()
     }
+    depth = _measure_depth(tables["true_places"], tables["false_places"], np.asarray(roots, dtype=np.int64))
+    tables["weight_rows"], tables["weights"] = _tabulate_weights(leaves, len(places), targets, aggregate)
+    tables["member_rows"], tables["members"] = _tabulate_members(tables["modes"], membership_values)
+    tables["roots"] = np.asarray(roots, np.int64)
+    tables["base_values"] = np.asarray(bases if len(bases) else (0.0,) * targets, np.float64)
     # As lists, because no other device takes a host array by accident.
     arrays = {name: bring(xp, values, values.dtype) for name, values in tables.items()}
     return Forest(
-        depth=depth, modes_used=tuple(np.unique(nodes.modes).tolist()), aggregate=aggregate, post_transform=post_transform, **arrays
+        depth=depth, modes_used=tuple(np.unique(modes).tolist()), aggregate=aggregate, post_transform=post_transform, **arrays
     )
-
-
-def _extend(values: Array, whole: Array) -> Array:
-    """Returns the values of the nodes, followed by those of the places behind them."""
-    return np.concatenate([values, whole[len(values) :].astype(values.dtype)])
-
-
-def _check_lengths(nodes: Nodes, leaves: Leaves, count: int, targets: int) -> None:
-    for what, values in {"modes": nodes.modes, "splits": nodes.splits, "flags": nodes.missing_is_true}.items():
-        if len(values) != count:
-            raise ValueError(f"has {len(values)} {what} for {count} nodes")
-    if count and not 0 <= nodes.modes.min() <= nodes.modes.max() < len(_MODES):
-        raise ValueError(f"has a node of mode {int(nodes.modes.max())}")
-    if count and nodes.features.min() < 0:
-        raise ValueError(f"reads feature {int(nodes.features.min())}")
-    if targets < 1 or (len(np.unique(leaves.places)) + 1) * targets > _LARGEST_TABLE:
-        raise ValueError(
-            f"has {targets} targets for {len(leaves.weights)} weights; a table of them may have {_LARGEST_TABLE} elements"
-        )
-    if len(leaves.targets) != len(leaves.weights):
-        raise ValueError(f"has {len(leaves.targets)} targets for {len(leaves.weights)} weights")
-    if len(leaves.targets) and not 0 <= leaves.targets.min() <= leaves.targets.max() < targets:
-        raise ValueError(f"gives a weight to target {int(leaves.targets.max())} of {targets}")
 
 
 def _measure_depth(true_places: Array, false_places: Array, roots: Array) -> int:
@@ -611,23 +579,33 @@ def _measure_depth(true_places: Array, false_places: Array, roots: Array) -> int
 
 def _tabulate_weights(leaves: Leaves, places: int, targets: int, aggregate: str) -> tuple[Array, Array]:
     """Returns the row of each place, and the rows of weights (rows, targets)."""
-    owners, rows = np.unique(leaves.places, return_inverse=True)
+    owners, rows = np.unique(leaves[0], return_inverse=True)
     weight_rows = np.zeros(places, dtype=np.int64)
     weight_rows[owners] = np.arange(len(owners)) + 1
     combine = _EXTREMES.get(aggregate, "add")
     weights = np.full((len(owners) + 1, targets), 0.0 if combine == "add" else np.nan)
-    getattr(np, combine).at(weights, (rows + 1, leaves.targets), leaves.weights)
+    getattr(np, combine).at(weights, (rows + 1, leaves[1]), leaves[2])
     return weight_rows, weights
 
 
-def _tabulate_members(members: Mapping[int, Sequence[float]], places: int) -> tuple[Array, Array]:
-    """Returns the row of each place in a table of sets, filled up with NaN, which equals nothing."""
-    member_rows = np.zeros(places, dtype=np.int64)
-    table = np.full((len(members) + 1, max(map(len, members.values()), default=0) or 1), np.nan)
-    for row, (place, values) in enumerate(members.items(), 1):
-        member_rows[place] = row
-        table[row, : len(values)] = values
-    return member_rows, table
+def _tabulate_members(modes: Array, membership_values: Any) -> tuple[Array, Array]:
+    """Returns the row of each place in a table of sets, filled up with NaN, which equals nothing.
+
+    Each node of mode MEMBER has a list of values that ends at a NaN.
+    """
+    values = np.asarray(() if membership_values is None else membership_values).reshape(-1).astype(np.float64)
+    owners, ends = np.flatnonzero(modes == _MEMBER), np.flatnonzero(np.isnan(values)).tolist()
+    if len(ends) != len(owners) or (ends or [-1])[-1] != len(values) - 1:
+        raise ValueError(
+            f"has {len(owners)} nodes of mode MEMBER; its membership_values need as many lists, each with a NaN at its end"
+        )
+    member_rows = np.zeros(len(modes), dtype=np.int64)
+    member_rows[owners] = np.arange(len(owners)) + 1
+    lists = [values[begin + 1 : end] for begin, end in pairwise((-1, *ends))]
+    members = np.full((len(owners) + 1, max(map(len, lists), default=0) or 1), np.nan)
+    for row, numbers in enumerate(lists, 1):
+        members[row, : len(numbers)] = numbers
+    return member_rows, members
 
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
@@ -646,17 +624,14 @@ def find_leaves(xp: Namespace, forest: Forest, x: Array) -> Array:
         splits = xp.take(forest.splits, places)
         goes_true = xp.zeros(values.shape, dtype=bool)
         for mode in forest.modes_used:
-            goes_true = goes_true | (_matches(xp, forest, mode, values, splits, places) & (xp.take(forest.modes, places) == mode))
+            if mode == _MEMBER:
+                matches = xp.any(forest.members[xp.take(forest.member_rows, places)] == values[..., None], axis=-1)
+            else:
+                matches = _COMPARISONS[mode](values, splits)
+            goes_true = goes_true | (matches & (xp.take(forest.modes, places) == mode))
         goes_true = goes_true | (xp.take(forest.missing_is_true, places) & (values != values))
         places = xp.where(goes_true, xp.take(forest.true_places, places), xp.take(forest.false_places, places))
     return places
-
-
-def _matches(xp: Namespace, forest: Forest, mode: int, values: Array, splits: Array, places: Array) -> Array:
-    if mode == 6:
-        members = forest.members[xp.take(forest.member_rows, places)]
-        return xp.any(members == values[..., None], axis=-1)
-    return _COMPARISONS[mode](values, splits)
 
 
 def aggregate_trees(xp: Namespace, forest: Forest, x: Array) -> Array:
@@ -673,11 +648,6 @@ def aggregate_trees(xp: Namespace, forest: Forest, x: Array) -> Array:
     if forest.aggregate == "AVERAGE":
         total = total / leaves.shape[1]
     return total + forest.base_values
-
-
-def _finish(xp: Namespace, forest: Forest, x: Array) -> Array:
-    rows = as_rows(xp, x)
-    return transform_scores(xp, aggregate_trees(xp, forest, rows), forest.post_transform)
 
 
 def _prepare_ensemble(
@@ -702,46 +672,24 @@ def _prepare_ensemble(
     tree_roots: Integers,
 ) -> Forest:
     refuse_transform(n_targets, POST_TRANSFORMS[post_transform])
-    count = len(nodes_featureids)
-    # The leaves follow the nodes, so that an index is the position of a row in the forest.
-    places = [
+    count, missing = len(nodes_featureids), nodes_missing_value_tracks_true
+    modes, splits, weights = (np.asarray(values).reshape(-1) for values in (nodes_modes, nodes_splits, leaf_weights))
+    lists = {"nodes_modes": modes, "nodes_splits": splits, "nodes_truenodeids": nodes_truenodeids, "nodes_trueleafs": nodes_trueleafs,
+             "nodes_falsenodeids": nodes_falsenodeids, "nodes_falseleafs": nodes_falseleafs,
+             "nodes_missing_value_tracks_true": missing or nodes_featureids}  # fmt: skip
+    _require_lengths(count, lists)
+    # The leaves follow the nodes, so that an index is the position of a row in the forest. A tree with a single leaf is a node with this
+    # leaf as both branches.
+    true_places, false_places = (
         np.asarray(ids, dtype=np.int64) + np.where(np.asarray(are_leaves, dtype=bool), count, 0)
         for ids, are_leaves in ((nodes_truenodeids, nodes_trueleafs), (nodes_falsenodeids, nodes_falseleafs))
-    ]
-    modes = np.asarray(nodes_modes).reshape(-1)
-    nodes = Nodes(
-        np.asarray(nodes_featureids, dtype=np.int64),
-        modes.astype(np.int64),
-        np.asarray(nodes_splits).reshape(-1).astype(np.float64),
-        places[0],
-        places[1],
-        np.asarray(nodes_missing_value_tracks_true or (0,) * count, dtype=bool),
-        _split_members(modes, membership_values),
     )
-    # A tree with a single leaf is a node with this leaf as both branches.
-    weights = np.asarray(leaf_weights).reshape(-1).astype(np.float64)
-    leaves = Leaves(np.arange(len(weights)) + count, np.asarray(leaf_targetids, dtype=np.int64), weights)
+    nodes = _tabulate_nodes(nodes_featureids, modes, splits, true_places, false_places, missing)
+    leaves = np.arange(len(weights)) + count, np.asarray(leaf_targetids, dtype=np.int64), weights.astype(np.float64)
     return build_forest(
-        xp, nodes, leaves, roots=tree_roots, targets=n_targets, bases=(), aggregate=_AGGREGATES[aggregate_function],
-        post_transform=POST_TRANSFORMS[post_transform],
+        xp, nodes, leaves, roots=tree_roots, targets=n_targets,
+        aggregate=_AGGREGATES[aggregate_function], post_transform=POST_TRANSFORMS[post_transform], membership_values=membership_values,
     )  # fmt: skip
-
-
-def _split_members(modes: Array, membership_values: Any) -> dict[int, list[float]]:
-    """Returns the members of each node of mode MEMBER, by its place; each list ends at a NaN."""
-    values = [] if membership_values is None else np.asarray(membership_values).reshape(-1).astype(np.float64).tolist()
-    lists: list[list[float]] = [[]]
-    for value in values:
-        if value == value:
-            lists[-1].append(value)
-        else:
-            lists.append([])
-    places = np.flatnonzero(modes == 6).tolist()
-    if len(lists) - 1 != len(places) or lists[-1]:
-        raise ValueError(
-            f"has {len(places)} nodes of mode MEMBER; its membership_values need as many lists, each with a NaN at its end"
-        )
-    return dict(zip(places, lists, strict=False))
 
 
 @ml_kernel(
@@ -753,7 +701,7 @@ def _split_members(modes: Array, membership_values: Any) -> dict[int, list[float
 )
 def tree_ensemble(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
     """Returns the weights of the leaves that each row reaches, aggregated by target."""
-    return _finish(xp, prepared, x).astype(x.dtype)
+    return transform_scores(xp, aggregate_trees(xp, prepared, as_rows(xp, x)), prepared.post_transform).astype(x.dtype)
 
 
 def _prepare_tree_regressor(
@@ -778,8 +726,8 @@ def _prepare_tree_regressor(
     leaves = gather_leaf_weights(places_of_tree, target_treeids, target_nodeids, target_ids, weights)
     # A decision path of skl2onnx has equal weights in a leaf, one for each class. As in ONNX Runtime, the first weight counts.
     if n_targets == 1:
-        _, first = np.unique(leaves.places, return_index=True)
-        leaves = Leaves(leaves.places[first], leaves.targets[first], leaves.weights[first])
+        _, first = np.unique(leaves[0], return_index=True)
+        leaves = leaves[0][first], leaves[1][first], leaves[2][first]
     bases = read_floats(base_values, base_values_as_tensor, "base_values")
     return build_forest(
         xp, nodes, leaves, roots=roots, targets=n_targets, bases=bases, aggregate=aggregate_function,
@@ -798,7 +746,7 @@ def _prepare_tree_regressor(
 )
 def tree_ensemble_regressor(xp: Namespace, x: Array, *, prepared: Forest) -> Array:
     """Returns the result of TreeEnsemble-5 plus the base values, as float32."""
-    return _finish(xp, prepared, x).astype(np.float32)
+    return transform_scores(xp, aggregate_trees(xp, prepared, as_rows(xp, x)), prepared.post_transform).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,20 +31,20 @@ def _per_channel(x: Array, values: Array) -> Array:
     return widen(values).reshape(1 if x.ndim == 1 else (-1, *(1,) * (x.ndim - 2)))
 
 
-def _apply_statistics(xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float) -> Array:
-    """Returns (x - mean) / sqrt(variance + epsilon) * scale + bias, with all but x already broadcastable."""
-    factor = scale / xp.sqrt(variance + epsilon)
-    y = widen(x) - mean
-    y *= factor
-    y += bias
-    return narrow(y, x.dtype)
+def _scale_centered(
+    xp: Namespace, centered: Array, scale: Array, bias: Array, variance: Array, epsilon: float, dtype: Any
+) -> Array:
+    """Returns centered / sqrt(variance + epsilon) * scale + bias; may write into the first, over which the others broadcast."""
+    centered *= scale / xp.sqrt(variance + epsilon)
+    centered += bias
+    return narrow(centered, dtype)
 
 
-def _take_statistics(xp: Namespace, x: Array, axes: Integers) -> tuple[Array, Array]:
-    """Returns mean and variance over the axes, which stay as 1: the mean first, so that no digit of the variance is lost."""
+def _center(xp: Namespace, x: Array, axes: Integers) -> tuple[Array, Array, Array]:
+    """Returns x - mean, mean and variance over the axes, which stay as 1: the mean first, so that no digit of the variance is lost."""
     mean = reduce_mean(xp, x, axes, keepdims=True)
     centered = x - mean
-    return mean, reduce_mean(xp, centered * centered, axes, keepdims=True)
+    return centered, mean, reduce_mean(xp, centered * centered, axes, keepdims=True)
 
 
 @kernel("BatchNormalization", since=(9,), dtypes=FLOATS, unread=_MOMENTUM, without=("spatial",))
@@ -53,9 +53,10 @@ def batch_normalization_inference(
     xp: Namespace, x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5, spatial: int = 1
 ) -> Array:
     """Returns x normalized by the given statistics per channel, or per element if spatial is 0; a single output is not trained."""
-    statistics = (scale, bias, mean, variance)
-    parts = [_per_channel(x, values) if spatial else widen(values).reshape(x.shape[1:]) for values in statistics]
-    return _apply_statistics(xp, x, parts[0], parts[1], parts[2], parts[3], epsilon)
+    scale, bias, mean, variance = (
+        _per_channel(x, values) if spatial else widen(values).reshape(x.shape[1:]) for values in (scale, bias, mean, variance)
+    )
+    return _scale_centered(xp, widen(x) - mean, scale, bias, variance, epsilon, x.dtype)
 
 
 @kernel("BatchNormalization", since=(1,), dtypes=FLOATS, choices=_TEST, unread={**_MOMENTUM, "consumed_inputs": None})
@@ -101,10 +102,8 @@ def batch_normalization(
 @kernel("InstanceNormalization", since=(1, 6, 22), dtypes=FLOATS)
 def instance_normalization(xp: Namespace, x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:
     """Returns x normalized in each channel of each instance."""
-    axes = tuple(range(2, x.ndim))
-    wide = widen(x)
-    mean, variance = _take_statistics(xp, wide, axes)
-    return _apply_statistics(xp, x, _per_channel(x, scale), _per_channel(x, bias), mean, variance, epsilon)
+    centered, _, variance = _center(xp, widen(x), tuple(range(2, x.ndim)))
+    return _scale_centered(xp, centered, _per_channel(x, scale), _per_channel(x, bias), variance, epsilon, x.dtype)
 
 
 @kernel("GroupNormalization", since=(21,), dtypes=FLOATS, choices=_STASH)
@@ -128,9 +127,8 @@ def group_normalization_18(xp: Namespace, x: Array, scale: Array, bias: Array, *
 
 
 def _normalize_groups(xp: Namespace, x: Array, num_groups: int, epsilon: float) -> Array:
-    grouped = x.reshape((x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
-    mean, variance = _take_statistics(xp, grouped, (2,))
-    return ((grouped - mean) / xp.sqrt(variance + epsilon)).reshape(x.shape)
+    centered, _, variance = _center(xp, x.reshape((x.shape[0], num_groups, prod(x.shape[1:]) // num_groups)), (2,))
+    return (centered / xp.sqrt(variance + epsilon)).reshape(x.shape)
 
 
 @kernel("LayerNormalization", since=(0, 17), dtypes=FLOATS, choices=_STASH, outputs=3)
@@ -144,10 +142,8 @@ def layer_normalization(
     """
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
     wide = x.astype(numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
-    mean = reduce_mean(xp, wide, axes, keepdims=True)
-    centered = wide - mean
-    inverse = 1 / xp.sqrt(reduce_mean(xp, centered * centered, axes, keepdims=True) + epsilon)
-    y = widen(narrow(centered * inverse, x.dtype)) * widen(scale)
+    normalized, mean, inverse = _normalize(xp, wide, axes, epsilon)
+    y = widen(narrow(normalized, x.dtype)) * widen(scale)
     if bias is not None:
         y = y + widen(bias)
     return narrow(y, x.dtype), mean, inverse
@@ -191,10 +187,8 @@ def lp_normalization(xp: Namespace, x: Array, *, axis: int = -1, p: int = 2) -> 
 @kernel("MeanVarianceNormalization", since=(9, 13), dtypes=FLOATS)
 def mean_variance_normalization(xp: Namespace, x: Array, *, axes: Integers = (0, 2, 3)) -> Array:
     """Returns (x - mean) / (deviation + 1e-9) over the axes. Source: ONNX MeanVarianceNormalization-13, its function body."""
-    wide = widen(x)
-    resolved = normalize_axes(axes, x.ndim)
-    mean, variance = _take_statistics(xp, wide, resolved)
-    return narrow((wide - mean) / (xp.sqrt(variance) + 1e-9), x.dtype)
+    centered, _, variance = _center(xp, widen(x), normalize_axes(axes, x.ndim))
+    return narrow(centered / (xp.sqrt(variance) + 1e-9), x.dtype)
 
 
 @kernel("MeanVarianceNormalization", since=(0,), dtypes=FLOAT32, choices={"across_channels": (0, 1), "normalize_variance": (0, 1)})
@@ -204,21 +198,20 @@ def normalize_channels(xp: Namespace, x: Array, *, across_channels: int = 0, nor
     x: (batch, channels, *sizes). Source: ONNX Runtime, ai.onnx.MeanVarianceNormalization-1, the form before opset 9.
     """
     axes = tuple(axis for axis in range(x.ndim) if across_channels or axis != 1)
-    mean, variance = _take_statistics(xp, x, axes)
-    return (x - mean) / (xp.sqrt(variance) + x.dtype.type(1e-9)) if normalize_variance else x - mean
+    centered, _, variance = _center(xp, x, axes)
+    return centered / (xp.sqrt(variance) + x.dtype.type(1e-9)) if normalize_variance else centered
 
 
-def normalize_rows(xp: Namespace, x: Array, epsilon: float) -> tuple[Array, Array, Array]:
-    """Returns (x - mean) / sqrt(variance + epsilon) over the last axis, the mean, and the inverse deviation."""
-    mean = xp.mean(x, axis=-1, keepdims=True)
-    centered = x - mean
-    inverse = 1 / xp.sqrt(xp.mean(centered * centered, axis=-1, keepdims=True) + x.dtype.type(epsilon))
+def _normalize(xp: Namespace, x: Array, axes: Integers, epsilon: float) -> tuple[Array, Array, Array]:
+    """Returns (x - mean) / sqrt(variance + epsilon) over the axes, the mean, and the inverse deviation."""
+    centered, mean, variance = _center(xp, x, axes)
+    inverse = 1 / xp.sqrt(variance + epsilon)
     return centered * inverse, mean, inverse
 
 
-def scale_rows(xp: Namespace, x: Array, epsilon: float) -> tuple[Array, Array]:
-    """Returns x / sqrt(mean(x^2) + epsilon) over the last axis, and the inverse root."""
-    inverse = 1 / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + x.dtype.type(epsilon))
+def scale_rows(xp: Namespace, x: Array, epsilon: float, axes: int | Integers = -1) -> tuple[Array, Array]:
+    """Returns x / sqrt(mean(x^2) + epsilon) over the axes, by default the last, and the inverse root."""
+    inverse = 1 / xp.sqrt(xp.mean(x * x, axis=axes, keepdims=True) + x.dtype.type(epsilon))
     return x * inverse, inverse
 
 
@@ -228,7 +221,7 @@ def skip_layer_normalization(
 ) -> tuple[Array, Array, Array, Array]:
     """Returns the normalized sum of x, skip and bias, times w plus b; mean, inverse deviation and the sum itself."""
     total = _add_skip(x, skip, bias)
-    normalized, mean, inverse = normalize_rows(xp, total, epsilon)
+    normalized, mean, inverse = _normalize(xp, total, (x.ndim - 1,), epsilon)
     y = normalized * widen(w)
     if b is not None:
         y = y + widen(b)
@@ -257,9 +250,8 @@ def simplified_layer_normalization(
 ) -> tuple[Array, Array]:
     """Returns x / sqrt(mean(x^2) + epsilon) * scale over the axes from `axis` on, and the inverse root as float32."""
     axes = tuple(range(normalize_axis(axis, x.ndim), x.ndim))
-    wide = widen(x)
-    inverse = 1 / xp.sqrt(xp.mean(wide * wide, axis=axes, keepdims=True) + wide.dtype.type(epsilon))
-    y = wide * inverse * widen(scale).reshape(x.shape[axes[0] :] if scale.size > 1 else ())
+    normalized, inverse = scale_rows(xp, widen(x), epsilon, axes)
+    y = normalized * widen(scale).reshape(x.shape[axes[0] :] if scale.size > 1 else ())
     return narrow(y, scale.dtype), narrow(inverse, numpy_dtype(dtype_of_onnx(stash_type) or "float32"))
 
 
@@ -288,7 +280,7 @@ def embed_layer_normalization(
     total = total + (position_embedding[:steps] if position_ids is None else xp.take(position_embedding, position_ids, axis=0))
     if segment_embedding is not None and segment_ids is not None:
         total = total + xp.take(segment_embedding, segment_ids, axis=0)
-    y = normalize_rows(xp, total, epsilon)[0] * gamma + beta
+    y = _normalize(xp, total, (2,), epsilon)[0] * gamma + beta
     return y, _count_mask(xp, mask, input_ids), total
 
 
@@ -339,7 +331,7 @@ def qembed_layer_normalization(
     total = total + dequantize_bytes(position_embedding[:steps], position_scale, position_zero_point)
     if segment_embedding is not None and segment_ids is not None:
         total = total + dequantize_bytes(xp.take(segment_embedding, segment_ids, axis=0), segment_scale, segment_zero_point)
-    y = normalize_rows(xp, total, epsilon)[0] * dequantize_bytes(gamma, gamma_scale, gamma_zero_point)
+    y = _normalize(xp, total, (2,), epsilon)[0] * dequantize_bytes(gamma, gamma_scale, gamma_zero_point)
     return y + dequantize_bytes(beta, beta_scale, beta_zero_point), _count_mask(xp, mask, input_ids)
 
 

@@ -305,11 +305,6 @@ def dequantize_bytes(x: Array, scale: Array, zero_point: Array | None) -> Array:
     return scalar_of(scale) * (x.astype(np.float32) - zero_of(zero_point))
 
 
-def quantize_bytes(xp: Namespace, x: Array, scale: Array, zero_point: Array | None, target: Any) -> Array:
-    """Returns round(x / scale) + zero_point limited to the target type."""
-    return saturate_integers(xp, x / scalar_of(scale), xp.asarray(zero_of(zero_point)), target)
-
-
 def requantize_bytes(
     xp: Namespace,
     x: Array,
@@ -322,7 +317,8 @@ def requantize_bytes(
     """Returns the bytes that stand for a function of the same values, by default the values, under the scale and zero point of y."""
 
     def requantize(codes: Array) -> Array:
-        return quantize_bytes(xp, function(dequantize_bytes(codes, x_scale, x_zero_point)), y_scale, y_zero_point, x.dtype)
+        values = function(dequantize_bytes(codes, x_scale, x_zero_point))
+        return saturate_integers(xp, values / scalar_of(y_scale), xp.asarray(zero_of(y_zero_point)), x.dtype)
 
     return map_bytes(xp, x, requantize)
 
@@ -732,22 +728,10 @@ def _half(blocks: Any, at: int) -> Any:
     return np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16).astype(np.float32)
 
 
-def _restore_q4_0(blocks: Any) -> Any:
-    return _half(blocks, 0) * (_nibbles(blocks[..., 2:]).astype(np.float32) - 8)
-
-
 def _restore_q5_0(blocks: Any) -> Any:
     high = np.ascontiguousarray(blocks[..., 2:6]).view(np.uint32)
     bits = (high >> np.arange(32, dtype=np.uint32) & 1).astype(np.uint8)
     return _half(blocks, 0) * ((_nibbles(blocks[..., 6:]) | bits << 4).astype(np.float32) - 16)
-
-
-def _restore_q8_0(blocks: Any) -> Any:
-    return _half(blocks, 0) * blocks[..., 2:].view(np.int8).astype(np.float32)
-
-
-def _restore_iq4_nl(blocks: Any) -> Any:
-    return _half(blocks, 0) * np.asarray(_IQ4_NL, np.float32)[_nibbles(blocks[..., 2:])]
 
 
 def _restore_q5_k(blocks: Any) -> Any:
@@ -780,12 +764,12 @@ def _restore_q6_k(blocks: Any) -> Any:
 _FORMATS: Mapping[int, tuple[int, int, Callable[[Any], Any]]] = {
     0: (1, 4, lambda blocks: blocks.view(np.float32)),
     1: (1, 2, lambda blocks: blocks.view(np.float16).astype(np.float32)),
-    2: (32, 18, _restore_q4_0),
+    2: (32, 18, lambda blocks: _half(blocks, 0) * (_nibbles(blocks[..., 2:]).astype(np.float32) - 8)),
     6: (32, 22, _restore_q5_0),
-    8: (32, 34, _restore_q8_0),
+    8: (32, 34, lambda blocks: _half(blocks, 0) * blocks[..., 2:].view(np.int8).astype(np.float32)),
     13: (256, 176, _restore_q5_k),
     14: (256, 210, _restore_q6_k),
-    20: (32, 18, _restore_iq4_nl),
+    20: (32, 18, lambda blocks: _half(blocks, 0) * np.asarray(_IQ4_NL, np.float32)[_nibbles(blocks[..., 2:])]),
     30: (1, 2, lambda blocks: blocks.view(ml_dtypes.bfloat16).astype(np.float32)),
 }
 

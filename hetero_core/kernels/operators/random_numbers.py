@@ -6,6 +6,7 @@ The numbers are drawn on the host by NumPy: with a seed they are the same wherev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,12 @@ def dropout(
     xp: Namespace, x: Array, ratio: Array | None = None, training_mode: Array | None = None, *, seed: int | None = None
 ) -> tuple[Array, Array]:
     """Returns x and a mask of true; in training x / (1 - ratio) with that share of elements at zero."""
-    share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
-    if training_mode is None or not bool(training_mode.reshape(-1)[0]) or share == 0:
+    trains = training_mode is not None and bool(training_mode.reshape(-1)[0])
+    share = 0.5 if ratio is None or not trains else float(ratio.reshape(-1)[0])
+    if not trains or share == 0:
         return x, xp.broadcast_to(xp.ones((), dtype=bool), x.shape)
     mask = xp.asarray(_make_generator(seed).uniform(0.0, 1.0, x.shape)) >= share
     return narrow(widen(x) * mask * (1 / (1 - share)), x.dtype), mask
+
+
+kernel("Dropout", since=(10,), dtypes=FLOATS, outputs=2, without=("training_mode", "seed"))(partial(dropout, ratio=0.5))

@@ -6,7 +6,7 @@ of a sequence the state stays and the outputs are zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import isnan, nan
 from typing import Any
@@ -93,16 +93,13 @@ def choose_activations(
 ) -> list[Activation]:
     """Returns the functions; each function that takes an alpha or beta consumes the next value. `clip` limits their inputs."""
     chosen: list[Activation] = []
-    next_alpha, next_beta = iter(activation_alpha), iter(activation_beta)
+    given = iter(activation_alpha), iter(activation_beta)
     for folded in map(str.casefold, names):
-        alpha, beta = _PARAMETERS[folded]
-        activation = partial(_activate, xp, folded, _consume(alpha, next_alpha), _consume(beta, next_beta))
+        parameters = zip(_PARAMETERS[folded], given, strict=True)
+        alpha, beta = (0.0 if default is None else next(values, default) for default, values in parameters)
+        activation = partial(_activate, xp, folded, alpha, beta)
         chosen.append(activation if clip is None else _clip_first(xp, activation, clip))
     return chosen
-
-
-def _consume(default: float | None, values: Iterator[float]) -> float:
-    return 0.0 if default is None else next(values, default)
 
 
 def _clip_first(xp: Namespace, activation: Activation, limit: float) -> Activation:

@@ -6,6 +6,7 @@ Small floats are summed in float32; integers keep their type and wrap.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -62,36 +63,15 @@ def reduce_mean(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
     return total / count
 
 
-def reduce_max(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
-    """Returns the maximum; of nothing it is minus infinity, or the smallest value of the type."""
-    return _find_extreme(xp, x, axes, keepdims, is_largest=True)
-
-
-def _minimum(xp: Namespace, x: Array, axes: Axes, keepdims: bool) -> Array:
-    """Returns the minimum; of nothing it is infinity, or the largest value of the type."""
-    return _find_extreme(xp, x, axes, keepdims, is_largest=False)
-
-
-def _find_extreme(xp: Namespace, x: Array, axes: Axes, keepdims: bool, *, is_largest: bool) -> Array:
+def reduce_max(xp: Namespace, x: Array, axes: Axes, keepdims: bool, *, is_largest: bool = True) -> Array:
+    """Returns the maximum, or else the minimum; of nothing it is minus infinity or the smallest value of the type, or else the opposite."""
     if all(x.shape[axis] for axis in axes):
         return (xp.max if is_largest else xp.min)(x, axis=axes, keepdims=keepdims)
     sizes = tuple(1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdims or axis not in axes)
-    return xp.full(sizes, _extreme(x.dtype, lowest=is_largest), dtype=x.dtype)
-
-
-def _extreme(dtype: np.dtype[np.generic], *, lowest: bool) -> float | bool:
-    if dtype.kind == "b":
-        return not lowest
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)  # type: ignore[type-var]  # an integer type, as the kind says
-        return limits.min if lowest else limits.max
-    return -np.inf if lowest else np.inf
-
-
-def _reduce(xp: Namespace, x: Array, axes: Axes, keepdims: int, formula: Formula, *, reduces_nothing: bool) -> Array:
-    if not axes and not reduces_nothing:
-        axes = tuple(range(x.ndim))
-    return narrow(formula(xp, widen(x), normalize_axes(axes, x.ndim), keepdims == 1), x.dtype)
+    limits = (False, True) if x.dtype.kind == "b" else (-np.inf, np.inf)
+    if x.dtype.kind in "iu":
+        limits = np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
+    return xp.full(sizes, limits[0 if is_largest else 1], dtype=x.dtype)
 
 
 # Operator, formula, versions with the axes as attribute, versions with the axes as input, dtypes.
@@ -103,7 +83,7 @@ _REDUCTIONS: tuple[tuple[str, Formula, Integers, Integers, Dtypes], ...] = (
     ("ReduceLogSumExp", _log_of_sum_of_exponentials, (1, 11, 13), (18, 28), NUMBERS),
     ("ReduceMax", reduce_max, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
     ("ReduceMean", reduce_mean, (1, 11, 13), (18,), NUMBERS),
-    ("ReduceMin", _minimum, (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
+    ("ReduceMin", partial(reduce_max, is_largest=False), (1, 11, 12, 13), (18, 20), NUMBERS | BOOL),
     (
         "ReduceProd",
         lambda xp, x, axes, keepdims: xp.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype),
@@ -116,15 +96,11 @@ _REDUCTIONS: tuple[tuple[str, Formula, Integers, Integers, Dtypes], ...] = (
 
 
 def _register(op_type: str, formula: Formula, by_attribute: Integers, by_input: Integers, dtypes: Dtypes) -> None:
-    @kernel(op_type, since=by_attribute, dtypes=dtypes)
-    def reduce_by_attribute(xp: Namespace, x: Array, *, axes: Axes | None = None, keepdims: int = 1) -> Array:
-        return _reduce(xp, x, axes or (), keepdims, formula, reduces_nothing=False)
-
+    @kernel(op_type, since=by_attribute, dtypes=dtypes, as_attributes=("axes",), without=("noop_with_empty_axes",))
     @kernel(op_type, since=by_input, dtypes=(dtypes, INT64), host=(1,))
-    def reduce_by_input(
-        xp: Namespace, x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-    ) -> Array:
-        return _reduce(xp, x, integers_of(axes), keepdims, formula, reduces_nothing=noop_with_empty_axes == 1)
+    def reduce(xp: Namespace, x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
+        named = integers_of(axes) or (() if noop_with_empty_axes == 1 else tuple(range(x.ndim)))
+        return narrow(formula(xp, widen(x), normalize_axes(named, x.ndim), keepdims == 1), x.dtype)
 
 
 for _row in _REDUCTIONS:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.arrays import bring
-from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, integers_of, narrow, normalize_axes, widen
+from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, narrow, normalize_axes, widen
 from hetero_core.kernels.registry import ANY, FLOATS, INT64, kernel
 from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.graph import Node
@@ -122,15 +122,10 @@ _LEGACY = {"mode": ("nearest", "linear")}
 
 @kernel("Resize", since=(10,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
 @kernel("Upsample", since=(9,), dtypes=(ANY, FLOATS), host=(1,), choices=_LEGACY, refuse=_refuse_resize)
+@kernel("Upsample", since=(7,), dtypes=ANY, as_attributes=("scales",), choices=_LEGACY, refuse=_refuse_resize)
 def resize_by_scales(xp: Namespace, x: Array, scales: Array, *, mode: str = "nearest") -> Array:
     """Returns x resampled from coordinates x / scale. Source: ONNX Resize-10."""
     return _resample(xp, x, lay_axes(x.shape, tuple(range(x.ndim)), None, scales, None, "stretch"), legacy_sampling(mode))
-
-
-@kernel("Upsample", since=(7,), dtypes=ANY, choices=_LEGACY, refuse=_refuse_resize)
-def upsample_by_attribute(xp: Namespace, x: Array, *, mode: str = "nearest", scales: Floats) -> Array:
-    """Returns the result of Upsample-9, with scales as an attribute."""
-    return resize_by_scales(xp, x, np.asarray(scales), mode=mode)
 
 
 def _count(x: Array, *, height_scale: float, width_scale: float, **_: Any) -> int:
@@ -140,8 +135,7 @@ def _count(x: Array, *, height_scale: float, width_scale: float, **_: Any) -> in
 @kernel("Upsample", since=(1,), dtypes=ANY, choices={"mode": ("nearest", "bilinear")}, refuse=_refuse_resize, count_bytes=_count)
 def upsample_image(xp: Namespace, x: Array, *, height_scale: float, mode: str = "nearest", width_scale: float) -> Array:
     """Returns images resampled along height and width."""
-    scales = np.asarray((1.0, 1.0, height_scale, width_scale))
-    return resize_by_scales(xp, x, scales, mode="linear" if mode == "bilinear" else mode)
+    return resize_by_scales(xp, x, (1.0, 1.0, height_scale, width_scale), mode="linear" if mode == "bilinear" else mode)
 
 
 def lay_axes(

@@ -5,6 +5,7 @@ A last axis of 1 holds real numbers, of 2 real and imaginary parts.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,8 @@ def dft(
     xp: Namespace, x: Array, dft_length: Array | None = None, axis: Array | None = None, *, inverse: int = 0, onesided: int = 0
 ) -> Array:
     """Returns the discrete Fourier transform along an axis."""
-    return _transform(xp, x, dft_length, -2 if axis is None else integers_of(axis)[0], inverse, onesided)
-
-
-@kernel("DFT", since=(17,), dtypes=(FLOATS, INDEX), host=(1,), choices=_FLAGS)
-def dft_by_attribute(
-    xp: Namespace, x: Array, dft_length: Array | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
-) -> Array:
-    """Returns the discrete Fourier transform along an axis."""
-    return _transform(xp, x, dft_length, axis, inverse, onesided)
-
-
-def _transform(xp: Namespace, x: Array, dft_length: Array | None, axis: int, inverse: int, onesided: int) -> Array:
     wide = widen(x)
-    place = normalize_axis(axis, x.ndim)
+    place = normalize_axis(-2 if axis is None else integers_of(axis)[0], x.ndim)
     length = integers_of(dft_length)[0] if dft_length is not None else None
     signal = wide[..., 0] if x.shape[-1] == 1 else wide[..., 0] + 1j * wide[..., 1]
     if inverse and onesided:
@@ -49,6 +38,9 @@ def _transform(xp: Namespace, x: Array, dft_length: Array | None, axis: int, inv
     else:
         spectrum = (xp.fft.ifft if inverse else xp.fft.fft)(signal, n=length, axis=place)
     return narrow(xp.stack([spectrum.real, spectrum.imag], axis=-1), x.dtype)
+
+
+kernel("DFT", since=(17,), dtypes=(FLOATS, INDEX), host=(1,), choices=_FLAGS)(partial(dft, axis=1))
 
 
 @kernel("STFT", since=(17,), dtypes=(FLOATS, INDEX, FLOATS, INDEX), host=(1, 3), choices={"onesided": (0, 1)})
@@ -64,17 +56,7 @@ def stft(
     frames = xp.stack([signal[:, index * step : index * step + length] for index in range(count)], axis=1)
     if window is not None:
         frames = narrow(widen(frames) * widen(window).reshape((-1, 1)), signal.dtype)
-    return _transform(xp, frames, None, 2, 0, onesided)
-
-
-def _make_window(size: Array, coefficients: Floats, periodic: int, output_datatype: int) -> Array:
-    """Returns a sum of cosines, c0 - c1 cos(t) + c2 cos(2 t), over a period (periodic) or from end to end."""
-    count = integers_of(size)[0]
-    span = count if periodic else count - 1
-    with np.errstate(invalid="ignore"):  # a window of a single element from end to end is 0 / 0, as in the function bodies
-        angles = 2 * np.pi * np.arange(count) / span if count else np.empty(0)
-    total = sum((-1) ** index * factor * np.cos(index * angles) for index, factor in enumerate(coefficients))
-    return np.asarray(total).astype(numpy_dtype(dtype_of_onnx(output_datatype) or "float32"))
+    return dft(xp, frames, None, 2, onesided=onesided)
 
 
 def _count_window(size: Array, **_: Any) -> int:
@@ -85,7 +67,13 @@ def _count_window(size: Array, **_: Any) -> int:
 def _register_window(op_type: str, coefficients: Floats) -> None:
     @kernel(op_type, since=(17,), dtypes=INDEX, choices=_WINDOW_DTYPES, runs_on_host=True, count_bytes=_count_window)
     def make_window(xp: Namespace, size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
-        return _make_window(size, coefficients, periodic, output_datatype)
+        """Returns a sum of cosines, c0 - c1 cos(t) + c2 cos(2 t), over a period (periodic) or from end to end."""
+        count = integers_of(size)[0]
+        span = count if periodic else count - 1
+        with np.errstate(invalid="ignore"):  # a window of a single element from end to end is 0 / 0, as in the function bodies
+            angles = 2 * np.pi * np.arange(count) / span if count else np.empty(0)
+        total = sum((-1) ** index * factor * np.cos(index * angles) for index, factor in enumerate(coefficients))
+        return np.asarray(total).astype(numpy_dtype(dtype_of_onnx(output_datatype) or "float32"))
 
 
 _register_window("HannWindow", (0.5, 0.5))

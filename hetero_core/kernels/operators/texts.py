@@ -40,7 +40,8 @@ def compile_search(pattern: str) -> Callable[[str], list[tuple[int, int]]]:
         spans = [span for span in (match.span() for match in expression.finditer(encoded)) if span[0] < span[1]]
         if len(encoded) == len(text):
             return spans
-        index_of_place = {place: index for index, place in enumerate(_find_letters(encoded))}
+        letters = [place for place, byte in enumerate(encoded) if byte & 0xC0 != 0x80]
+        index_of_place = {place: index for index, place in enumerate([*letters, len(encoded)])}
         return [(index_of_place[begin], index_of_place[end]) for begin, end in spans]
 
     return search
@@ -67,11 +68,6 @@ def _compile(pattern: Any, *, takes_longest: bool) -> Any:
 def _encode(text: str) -> bytes:
     # Half of a pair of surrogates is no text, and no reason for an error about Unicode.
     return text.encode("utf-8", "surrogatepass")
-
-
-def _find_letters(encoded: bytes) -> list[int]:
-    """Returns the offset of each letter in the bytes of a text, and the end."""
-    return [place for place, byte in enumerate(encoded) if byte & 0xC0 != 0x80] + [len(encoded)]
 
 
 def _count_concatenated(x: Array, y: Array) -> int:
@@ -109,11 +105,7 @@ def string_split(xp: Namespace, x: Array, *, delimiter: str | None = None, maxsp
     return padded.reshape((*x.shape, longest)), np.asarray(counts, dtype=np.int64).reshape(x.shape)
 
 
-def _prepare_match(xp: Namespace, _: InputTypes, *, pattern: str) -> Callable[[str], bool]:
-    return compile_match(pattern)
-
-
-@kernel("RegexFullMatch", since=(20,), dtypes=STRING, runs_on_host=True, prepare=_prepare_match)
+@kernel("RegexFullMatch", since=(20,), dtypes=STRING, runs_on_host=True, prepare=lambda xp, _, *, pattern: compile_match(pattern))
 def regex_full_match(xp: Namespace, x: Array, *, prepared: Callable[[str], bool]) -> Array:
     """Returns whether the whole text matches, in time linear in its length."""
     matches = [prepared(str(text)) for text in x.reshape(-1)]
@@ -178,7 +170,12 @@ def _prepare_tfidf(
     scale = np.ones(width, dtype=np.float32)
     if weights is not None and mode != "TF":
         scale[list(ngram_indexes)] = weights
-    slots = _index_pool(pool_strings or pool_int64s, ngram_counts, ngram_indexes)
+    # The pool holds all 1-grams, then all 2-grams, ...; ngram_counts holds the begin of each length.
+    pool: Texts | Integers = pool_strings or pool_int64s
+    slots: dict[tuple[str | int, ...], int] = {}
+    for length, (begin, end) in enumerate(zip(ngram_counts, (*ngram_counts[1:], len(pool)), strict=True), start=1):
+        for place in range(begin, end, length):
+            slots[tuple(pool[place : place + length])] = ngram_indexes[len(slots)]
     return GramRule(slots, tuple(strides), width, mode, scale)
 
 
@@ -214,16 +211,6 @@ def tfidf_vectorizer(xp: Namespace, x: Array, *, prepared: GramRule) -> Array:
     if prepared.mode != "TF":
         counts = (counts > 0) * prepared.scale if prepared.mode == "IDF" else counts * prepared.scale
     return counts.reshape(counts.shape[1:] if x.ndim <= 1 else counts.shape)
-
-
-def _index_pool(pool: Texts | Integers, ngram_counts: Integers, ngram_indexes: Integers) -> dict[tuple[str | int, ...], int]:
-    """Returns n-gram -> output position. The pool holds all 1-grams, then all 2-grams, ...; ngram_counts holds the begin of each length."""
-    slots: dict[tuple[str | int, ...], int] = {}
-    ends = (*ngram_counts[1:], len(pool))
-    for length, (begin, end) in enumerate(zip(ngram_counts, ends, strict=True), start=1):
-        for place in range(begin, end, length):
-            slots[tuple(pool[place : place + length])] = ngram_indexes[len(slots)]
-    return slots
 
 
 TokenRule = tuple[Callable[[str], list[str]], str]
@@ -416,8 +403,7 @@ def shift_ids(ids: Any, reach: int, segments: Any, eos: int | None, filler: int)
     count = len(ids) - reach
     is_cut = np.zeros(count, bool)
     shifts = [ids[reach:]]
-    for back in range(1, reach + 1):
-        at = reach - back
+    for at in reversed(range(reach)):
         behind = ids[at : at + count]
         if eos is not None:
             is_cut = is_cut | (behind == eos)
@@ -434,8 +420,7 @@ def hash_shifts(shifts: list[Any], multipliers: Any, vocab_sizes: Any, head_offs
         mix = shifts[0] * multipliers[0]
         for order in range(1, len(shifts)):
             mix = mix ^ (shifts[order] * multipliers[order])
-            for head in range(heads):
-                place = (order - 1) * heads + head
+            for place in range((order - 1) * heads, order * heads):
                 code = np.mod(mix, vocab_sizes[place])
                 columns.append(code if head_offsets is None else code + head_offsets[place])
     return np.stack(columns, axis=-1).astype(shifts[0].dtype)

@@ -20,41 +20,36 @@ from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows, spread_
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
 
-Resolve = Callable[[Array, int], tuple[Array, Array | None]]
-"""(integer positions, axis) -> (positions inside the axis, mask of the counted elements or None)."""
 
+def read_elements(
+    xp: Namespace, x: Array, positions: tuple[Array, ...], *, padding_mode: str = "zeros", align_corners: int = 0
+) -> Array:
+    """Returns x (batch, channels, *sizes) at integer positions (batch, points) of each axis, as (batch, channels, points).
 
-def count_inside(xp: Namespace, sizes: Integers) -> Resolve:
-    """Returns a `Resolve` function with which positions outside of the tensor read zero."""
-
-    def resolve(positions: Array, axis: int) -> tuple[Array, Array]:
-        inside = (positions >= 0) & (positions < sizes[axis])
-        return xp.clip(positions, 0, sizes[axis] - 1), inside
-
-    return resolve
-
-
-def read_elements(xp: Namespace, x: Array, positions: tuple[Array, ...], resolve: Resolve) -> Array:
-    """Returns x (batch, channels, *sizes) at integer positions (batch, points) of each axis, as (batch, channels, points)."""
-    batch, channels = x.shape[:2]
-    flat = counted = None
-    for axis, raw in enumerate(positions):
-        inside, mask = resolve(raw, axis)
-        flat = inside if flat is None else flat * x.shape[2 + axis] + inside
-        if mask is not None:
-            counted = mask if counted is None else counted & mask
-    assert flat is not None
+    The mode says what positions outside of the tensor read, as in GridSample.
+    """
+    batch, channels, *sizes = x.shape
+    flat: Array = None
+    counted: Array = None
+    for places, size in zip(positions, sizes, strict=True):
+        if padding_mode == "zeros":
+            inside = (places >= 0) & (places < size)
+            counted = inside if counted is None else counted & inside
+        elif padding_mode == "reflection":
+            places = _reflect(xp, places.astype(np.float64), size, align_corners).astype(np.int64)
+        clipped = xp.clip(places, 0, size - 1)
+        flat = clipped if flat is None else flat * size + clipped
     batches = xp.arange(batch).reshape((-1, 1, 1))
-    values = x.reshape((batch, channels, prod(x.shape[2:])))[batches, xp.arange(channels).reshape((1, -1, 1)), flat[:, None]]
+    values = x.reshape((batch, channels, prod(sizes)))[batches, xp.arange(channels).reshape((1, -1, 1)), flat[:, None]]
     return values if counted is None else xp.where(counted[:, None], values, values.dtype.type(0))
 
 
 def interpolate(
-    xp: Namespace, x: Array, coordinates: tuple[Array, ...], resolve: Resolve, weigh: Callable[[Array], list[tuple[int, Array]]]
+    xp: Namespace, x: Array, coordinates: tuple[Array, ...], weigh: Callable[[Array], list[tuple[int, Array]]], **border: Any
 ) -> Array:
     """Returns x at fractional coordinates (batch, points), as (batch, channels, points).
 
-    `weigh(fraction)` gives the taps of an axis: offsets from the element below, with their weights.
+    `weigh(fraction)` gives the taps of an axis: offsets from the element below, with their weights. border: as `read_elements`.
     """
     floors = [xp.floor(coordinate) for coordinate in coordinates]
     taps = [weigh(coordinate - floor) for coordinate, floor in zip(coordinates, floors, strict=True)]
@@ -65,7 +60,7 @@ def interpolate(
         for _, more in choice[1:]:
             weight = weight * more
         places = tuple(base + offset for base, (offset, _) in zip(bases, choice, strict=True))
-        part = read_elements(xp, x, places, resolve) * weight[:, None].astype(x.dtype)
+        part = read_elements(xp, x, places, **border) * weight[:, None].astype(x.dtype)
         total = part if total is None else total + part
     return total
 
@@ -89,7 +84,7 @@ def weigh_cubic(fraction: Array) -> list[tuple[int, Array]]:
     return taps
 
 
-_PADDING = {"padding_mode": ("zeros", "border", "reflection"), "align_corners": (0, 1)}
+_BORDERS = {"padding_mode": ("zeros", "border", "reflection"), "align_corners": (0, 1)}
 Vector = np.ndarray[Integers, np.dtype[Any]]
 
 
@@ -105,20 +100,7 @@ def _refuse_interpolation(node: Node, input_types: InputTypes) -> str | None:
 _grid_kernel = partial(kernel, "GridSample", dtypes=(NUMBERS | BOOL | COMPLEX, FLOATS), refuse=_refuse_interpolation)
 
 
-_IMAGES: dict[str, Any] = {
-    "choices": {**_PADDING, "mode": ("bilinear", "nearest", "bicubic")},
-    "shared": {"align_corners": 0, "padding_mode": "zeros"},
-}
-
-
-@microsoft_kernel("GridSample", dtypes=FLOAT32, **_IMAGES)
-@_grid_kernel(since=(16,), **_IMAGES)
-def grid_sample_image(xp: Namespace, x: Array, grid: Array, *, mode: str = "bilinear", **borders: Any) -> Array:
-    """Returns images sampled at the grid's positions."""
-    return grid_sample(xp, x, grid, mode=mode.removeprefix("bi"), **borders)
-
-
-@_grid_kernel(since=(20, 22), choices={**_PADDING, "mode": ("linear", "nearest", "cubic")})
+@_grid_kernel(since=(20, 22), choices={**_BORDERS, "mode": ("linear", "nearest", "cubic")})
 def grid_sample(
     xp: Namespace, x: Array, grid: Array, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Array:
@@ -126,21 +108,30 @@ def grid_sample(
 
     -1 and 1 are the centers of the outer elements with align_corners, else their outer edges. Source: ONNX GridSample-22.
     """
-    sizes = x.shape[2:]
+    sizes, mode = x.shape[2:], mode.removeprefix("bi")
     points = widen(grid).reshape((grid.shape[0], prod(grid.shape[1:-1]), len(sizes)))
     coordinates = []
     for axis, size in enumerate(sizes):
         normalized = points[..., len(sizes) - 1 - axis]
         place = (normalized + 1) / 2 * (size - 1) if align_corners else ((normalized + 1) * size - 1) / 2
         place = xp.rint(place) if mode == "nearest" else place
-        coordinates.append(_bring_inside(xp, place, size, padding_mode, align_corners))
-    resolve = _resolve_border(xp, sizes, padding_mode, align_corners)
+        if padding_mode == "border":
+            # Positions beyond a border stay, as far as a cubic sees a difference: what it reads there is the border's element, so it bends
+            # within two steps of it. PyTorch and ONNX Runtime have it so, the reference evaluator moves the position to the border first.
+            place = xp.clip(place, -3, size + 2)
+        coordinates.append(_reflect(xp, place, size, align_corners) if padding_mode == "reflection" else place)
     wide = widen(x)
+    border: dict[str, Any] = {"padding_mode": padding_mode, "align_corners": align_corners}
     if mode == "nearest":
-        y = read_elements(xp, wide, tuple(place.astype(np.int64) for place in coordinates), resolve)
+        y = read_elements(xp, wide, tuple(place.astype(np.int64) for place in coordinates), **border)
     else:
-        y = interpolate(xp, wide, tuple(coordinates), resolve, weigh_linear if mode == "linear" else weigh_cubic)
+        y = interpolate(xp, wide, tuple(coordinates), weigh_linear if mode == "linear" else weigh_cubic, **border)
     return narrow(y, x.dtype).reshape((*x.shape[:2], *grid.shape[1:-1]))
+
+
+_IMAGES = {**_BORDERS, "mode": ("bilinear", "nearest", "bicubic")}
+for _declare in (_grid_kernel(since=(16,), choices=_IMAGES), microsoft_kernel("GridSample", dtypes=FLOAT32, choices=_IMAGES)):
+    _declare(partial(grid_sample, mode="bilinear"))
 
 
 def _reflect(xp: Namespace, place: Array, size: int, align_corners: int) -> Array:
@@ -150,29 +141,6 @@ def _reflect(xp: Namespace, place: Array, size: int, align_corners: int) -> Arra
         return xp.zeros_like(place)
     folded = xp.mod(xp.abs(place - low), 2 * span)
     return xp.where(folded > span, 2 * span - folded, folded) + low
-
-
-def _bring_inside(xp: Namespace, place: Array, size: int, padding_mode: str, align_corners: int) -> Array:
-    """Returns reflected positions inside. Positions beyond a border stay, as far as a cubic sees a difference.
-
-    What a cubic reads there is the border's element, so it bends within two steps of it: PyTorch and ONNX Runtime have it so, the
-    reference evaluator moves the position to the border first.
-    """
-    if padding_mode == "border":
-        return xp.clip(place, -3, size + 2)
-    return _reflect(xp, place, size, align_corners) if padding_mode == "reflection" else place
-
-
-def _resolve_border(xp: Namespace, sizes: Integers, padding_mode: str, align_corners: int) -> Resolve:
-    if padding_mode == "zeros":
-        return count_inside(xp, sizes)
-
-    def resolve(positions: Array, axis: int) -> tuple[Array, None]:
-        if padding_mode == "reflection":
-            positions = _reflect(xp, positions.astype(np.float64), sizes[axis], align_corners).astype(np.int64)
-        return xp.clip(positions, 0, sizes[axis] - 1), None
-
-    return resolve
 
 
 @kernel("AffineGrid", since=(20,), dtypes=(FLOATS, INT64), host=(1,), choices={"align_corners": (0, 1)})
@@ -203,7 +171,6 @@ def _count_aligned(
 
 
 _roi_kernel = partial(kernel, "RoiAlign", dtypes=(FLOATS, FLOATS, INT64), host=(1, 2), count_bytes=_count_aligned)
-_POOLED = {"mode": "avg", "output_height": 1, "output_width": 1, "sampling_ratio": 0, "spatial_scale": 1.0}
 
 
 @_roi_kernel(since=(16, 22), choices={**_ROI, "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")})
@@ -237,10 +204,8 @@ def roi_align(
     return narrow(xp.stack(regions), x.dtype)
 
 
-@_roi_kernel(since=(10,), choices=_ROI, shared=_POOLED)
-def roi_align_unshifted(xp: Namespace, x: Array, rois: Array, batch_indices: Array, **attributes: Any) -> Array:
-    """Returns pooled regions without the shift by half a pixel."""
-    return roi_align(xp, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **attributes)
+_unshifted = partial(roi_align, coordinate_transformation_mode="output_half_pixel")
+_roi_kernel(since=(10,), choices=_ROI, without=("coordinate_transformation_mode",))(_unshifted)
 
 
 _Line = tuple[Vector, Vector]
@@ -468,12 +433,12 @@ def crop_and_resize(
     shape = (rois.shape[0], *counts)
     places = [xp.broadcast_to(line, shape).reshape((shape[0], prod(counts))) for line in (rows[:, :, None], columns[:, None, :])]
     inside = [(place >= 0) & (place <= size - 1) for place, size in zip(places, sizes, strict=True)]
-    images, resolve = xp.take(x, items, axis=0), _resolve_border(xp, sizes, "border", 0)
+    images = xp.take(x, items, axis=0)
     if mode == "nearest":  # halves go away from zero
         nearest = tuple(xp.floor(place + np.float32(0.5)).astype(np.int64) for place in places)
-        y = read_elements(xp, images, nearest, resolve)
+        y = read_elements(xp, images, nearest, padding_mode="border")
     else:
-        y = interpolate(xp, images, tuple(places), resolve, weigh_linear)
+        y = interpolate(xp, images, tuple(places), weigh_linear, padding_mode="border")
     y = xp.where((inside[0] & inside[1])[:, None], y, np.float32(extrapolation_value))
     return y.reshape((*images.shape[:2], *counts))
 
@@ -552,7 +517,8 @@ def word_conv_embedding(xp: Namespace, words: Array, w: Array, b: Array, c: Arra
     return xp.where(empty[:, None], np.float32(0), y).astype(np.float32).reshape((*words.shape[:-1], filters))
 
 
-_STEPS = {"dilations": None, "pads": None, "strides": None}
+_PADS = {"pads": None, "strides": None}
+_STEPS = {"dilations": None, **_PADS}
 
 
 @kernel("DeformConv", since=(19, 22), dtypes=FLOATS, shared=_STEPS, unread={"kernel_shape": None})
@@ -582,7 +548,7 @@ def deform_conv(
         (places[axis][None] + offsets[:, :, axis]).reshape((batch * offset_group, depth * points)) for axis in range(rank)
     )
     grouped = widen(x).reshape((batch * offset_group, channels // offset_group, *sizes))
-    columns = interpolate(xp, grouped, coordinates, count_inside(xp, sizes), weigh_linear)
+    columns = interpolate(xp, grouped, coordinates, weigh_linear)
     columns = columns.reshape((batch, offset_group, channels // offset_group, depth, points))
     if mask is not None:
         columns = columns * widen(mask).reshape((batch, offset_group, 1, depth, points))
@@ -635,9 +601,6 @@ def col_to_im(xp: Namespace, x: Array, image_shape: Array, block_shape: Array, *
 def _count_unpooled(x: Array, indices: Array, output_shape: Array | None = None, **geometry: Any) -> int:
     requested = 0 if output_shape is None else prod(integers_of(output_shape))
     return int(max(prod(_find_unpooled(x, **geometry)), requested)) * int(x.itemsize)
-
-
-_PADS = {"pads": None, "strides": None}
 
 
 @kernel("MaxUnpool", since=(9, 11, 22), dtypes=(FLOATS, INT64, INT64), host=(2,), count_bytes=_count_unpooled, shared=_PADS)
