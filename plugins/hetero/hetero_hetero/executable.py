@@ -33,7 +33,7 @@ from hetero_core.runtime.transfers import move_value
 from hetero_hetero.branches import describe_plan
 from hetero_hetero.fallback import find_guard, move_stage
 from hetero_hetero.loading import shorten_names
-from hetero_hetero.schedule import Flow, find_lane, plan_schedule
+from hetero_hetero.schedule import Flow, Schedule, find_lane
 
 Copy = Callable[[Any], Any]
 
@@ -205,12 +205,8 @@ class HeteroExecutable(Executable):
         # While a request is on its second device, the next request can be on the first.
         self.pipeline_depth = max(len(set(lanes)), 1)
         self._plan_route()
-        self._schedule = plan_schedule(
-            [step.predecessors for step in self._route.steps],
-            lanes,
-            threads=[stage.config[THREADS_KEY] for stage in stages],
-            budget=threads,
-        )
+        predecessors = tuple(step.predecessors for step in self._route.steps)
+        self._schedule = Schedule(predecessors, lanes, [stage.config[THREADS_KEY] for stage in stages], threads)
         if self._schedule.is_parallel:
             # Besides the thread that a run is on, which works, too.
             helpers = streams * (min(len(set(lanes)), threads) - 1)

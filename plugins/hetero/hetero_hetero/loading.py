@@ -34,11 +34,11 @@ _MOST_STEPS = 400_000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A subgraph as a network with typed borders, the device that runs it, and the device's answer about it."""
+    """A subgraph as the plan has it, as a network with typed borders, and its device's answer about it."""
 
-    device: str
+    planned: PlanStage
     part: Network
-    query: QueryResult | None = None
+    query: QueryResult | None
 
 
 def cut_stages(task: SplitTask, assignment: Assignment) -> tuple[Stage, ...]:
@@ -50,23 +50,16 @@ def cut_stages(task: SplitTask, assignment: Assignment) -> tuple[Stage, ...]:
     for position, subgraph in enumerate(assignment.subgraphs):
         device, names = str(subgraph.device), tuple(network.nodes[index].name for index in subgraph.nodes)
         part = replace(task.cut(names), name=f"{network.name}/{position}")
-        stages.append(Stage(device, part, assignment.confirmed.get((device, names))))
+        inputs, outputs = (tuple(spec.name for spec in specs) for specs in (part.inputs, part.outputs))
+        planned = PlanStage(position, device, names, inputs, outputs)
+        stages.append(Stage(planned, part, assignment.confirmed.get((device, names))))
     return tuple(stages)
 
 
 def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], decision: Decision = NO_DECISION) -> Plan:
     """Returns the plan of stages that were cut, as plain values, for reports. Its pins are the network's own, without the pins of
     placement."""
-    stages = tuple(
-        PlanStage(
-            index,
-            stage.device,
-            tuple(node.name for node in stage.part.nodes),
-            tuple(spec.name for spec in stage.part.inputs),
-            tuple(spec.name for spec in stage.part.outputs),
-        )
-        for index, stage in enumerate(cut)
-    )
+    stages = tuple(stage.planned for stage in cut)
     conflicts, unexplained = _find_conflicts(network, assignment)
     return Plan(
         network=network.name,
@@ -134,24 +127,20 @@ def load_stages(
     try:
         while True:
             stages = cut_stages(task, assignment)
-            borders = [
-                (stage.device, [x.name for x in stage.part.inputs], [y.name for y in stage.part.outputs]) for stage in stages
-            ]
-            configs = configure_stages(task.core, borders, task.own_config[THREADS_KEY], task.configs)
-            keys = [
-                (stage.device, tuple(node.name for node in stage.part.nodes), config[THREADS_KEY])
-                for stage, config in zip(stages, configs, strict=True)
-            ]
+            rows = [stage.planned for stage in stages]
+            configs = configure_stages(task.core, rows, task.own_config[THREADS_KEY], task.configs)
+            keys = [(row.device, row.nodes, config[THREADS_KEY]) for row, config in zip(rows, configs, strict=True)]
             for key in [key for key in loaded if key not in keys]:
                 loaded.pop(key).close()
-            for index, (stage, config, key) in enumerate(zip(stages, configs, keys, strict=True)):
+            for stage, config, key in zip(stages, configs, keys, strict=True):
                 if key in loaded:
                     continue
+                device = stage.planned.device
                 try:
-                    config = {**(task.own_config if stage.device == task.itself else task.configs[stage.device]), **config}
-                    loaded[key] = task.core.load_network(stage.part, stage.device, config, query=stage.query)
+                    config = {**(task.own_config if device == task.itself else task.configs[device]), **config}
+                    loaded[key] = task.core.load_network(stage.part, device, config, query=stage.query)
                 except Exception as error:  # noqa: BLE001  # whatever a device raises is reported, or recorded if NEXT was asked for
-                    title = f"cannot load stage {index} of {len(stages)} of network '{task.network.name}'"
+                    title = f"cannot load stage {stage.planned.index} of {len(stages)} of network '{task.network.name}'"
                     # The device's own error, if the core has wrapped it.
                     own = error.__cause__ if isinstance(error, InternalError) else None
                     _give_to_others(task, assignment, stage, own if isinstance(own, Exception) else error, title, may_move=may_move)
@@ -175,7 +164,7 @@ def require_complete(task: SplitTask, assignment: Assignment) -> None:
 
 def _give_to_others(task: SplitTask, assignment: Assignment, stage: Stage, error: Exception, title: str, *, may_move: bool) -> None:
     """Gives the nodes of a part that failed to load to other devices. Raises: as `load_stages`, if that is not possible."""
-    nodes, device = stage.part.nodes, stage.device
+    nodes, device = stage.part.nodes, stage.planned.device
     # The type of a foreign error often says more than its text.
     cause = str(error) if isinstance(error, HeteroError) else f"{type(error).__name__}: {error}"
     failure = f"{title} on {device}, nodes {shorten_names([node.label for node in nodes])}: {cause}"

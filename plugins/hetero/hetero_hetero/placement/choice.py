@@ -26,8 +26,8 @@ from hetero_core.dtypes import FLOAT_DTYPES, bits_of_dtype, numpy_dtype
 from hetero_core.errors import ConfigValueError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
-from hetero_core.plan import HeldMemory, PlacedSegment, Placement, PlacementCandidate
-from hetero_core.reports.fields import record_to_json
+from hetero_core.plan import HeldMemory, Placement
+from hetero_core.reports.fields import read_record, record_to_json
 from hetero_hetero.affinity import SplitTask
 
 logger = logging.getLogger(__name__)
@@ -176,13 +176,8 @@ def _read_placement(name: str, task: SplitTask) -> Placement | None:
     if content is None:
         return None
     try:
-        document: Any = json.loads(content)
-        segments = tuple(PlacedSegment(**{**row, "nodes": tuple(row["nodes"])}) for row in document["segments"])
-        candidates = tuple(PlacementCandidate(**{**row, "devices": tuple(row["devices"])}) for row in document["candidates"])
-        transfers = tuple((str(a), str(b), float(c), float(d)) for a, b, c, d in document["transfers"])
-        parts = {"segments": segments, "candidates": candidates, "transfers": transfers, "is_kept": True}
-        placement = Placement(**{**document, **parts})
-    except (ValueError, TypeError, KeyError) as error:
+        placement: Placement = replace(read_record(Placement, json.loads(content)), is_kept=True)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         logger.warning("a kept placement cannot be read and is measured again: %s", error)
         return None
     names = {name for segment in placement.segments for name in segment.nodes}
