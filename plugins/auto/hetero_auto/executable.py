@@ -42,7 +42,7 @@ class MemberSource:
     configs: Mapping[str, Mapping[str, Any]]
     sharers: int
     shared: frozenset[str] = frozenset()
-    answers: Mapping[str, QueryResult] = field(default_factory=dict)
+    answers: dict[str, QueryResult] = field(default_factory=dict)
 
     @property
     def processors(self) -> int:

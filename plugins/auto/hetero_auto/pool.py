@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -71,34 +71,28 @@ class Member:
             self.seconds = seconds if self.seconds == 0 or self._is_stale else 0.8 * self.seconds + 0.2 * seconds
 
 
-class Home:
-    """The member that a request with states stays with; None before its first run."""
-
-    member: Member | None = None
-
-
 class MemberMemory:
-    """The working memory of a request on each of its members, made on first use."""
+    """The working memory of a request on each of its members, made on first use.
+
+    `first` is the first working memory of a request with states; its `home` is the member that the request stays with.
+    """
 
     has_run = False
+    home: Member | None = None
 
-    def __init__(self, home: Home | None = None) -> None:
-        self.home = home
+    def __init__(self, first: MemberMemory | None = None) -> None:
+        self.first = first
         self._state_of_member: dict[Member, object] = {}
-        self._spare: MemberMemory | None = None
 
     def create_spare(self) -> MemberMemory:
         """Returns the second working memory of the same request, which has states: both stay with the same member."""
-        if self.home is None:
-            self.home = Home()
-        spare = MemberMemory(self.home)
-        spare._spare = self
-        return spare
+        self.first = self
+        return MemberMemory(self)
 
     def on(self, member: Member) -> object:
         """Returns the working memory for a run on a member. Raises: errors of its device."""
         if member not in self._state_of_member:
-            beside = None if self._spare is None else self._spare._state_of_member.get(member)
+            beside = None if self.first is None else self.first._state_of_member.get(member)
             self._state_of_member[member] = member.loaded.create_state(beside)
         return self._state_of_member[member]
 
@@ -116,7 +110,6 @@ class PoolTicket:
         state = context.state
         assert isinstance(state, MemberMemory), "a request runs with the state that its executable made"
         self.state = state
-        self.home = state.home
 
     def describe_failure(self) -> BaseException:
         """Returns the error of the member that failed first, with a note for each further failure."""
@@ -261,20 +254,15 @@ class Pool:
             for member in members:
                 self.served.setdefault(member.name, 0)
             is_late = self.is_closed
-            idle = [member for member in gone if self._leaves(member)]
-        for member in idle:
-            member.loaded.close()
+        self._close_idle(gone)
         if is_late:
             self.close()
         self._advance()
 
     def release(self, member: Member) -> None:
         """Closes a member that is not in the pool, now or after its runs."""
-        with self._lock:
-            member.stays_open = False
-            is_leaving = member not in self._members and self._leaves(member)
-        if is_leaving:
-            member.loaded.close()
+        member.stays_open = False
+        self._close_idle([member])
 
     def is_busy(self) -> bool:
         """Says whether a request is under way."""
@@ -338,9 +326,7 @@ class Pool:
                 member.stays_open = False
             members, self._members = self._members, ()
             dropped, self._waiting = list(self._waiting), deque()
-            idle = [member for member in members if self._leaves(member)]
-        for member in idle:
-            member.loaded.close()
+        self._close_idle(members)
         for ticket in dropped:
             ticket.drop(RequestCancelledError(f"{self._title}: the network was closed before the request began"))
 
@@ -351,7 +337,7 @@ class Pool:
             broken = self._find_broken(ticket) if succeeded else []
             self._members = tuple(other for other in self._members if other not in broken)
             member.busy -= 1
-            ended = [other for other in (member, *broken) if other not in self._members and self._leaves(other)]
+            leaving = [other for other in (member, *broken) if other not in self._members]
             if again:
                 # First in the queue, as it came first.
                 self._waiting.appendleft(ticket)
@@ -360,8 +346,7 @@ class Pool:
                 "%s goes on without %s, which failed %d times in a row where %s did not: %s",
                 self._title, closing.name, closing.strikes, member.name, ticket.failed[closing],
             )  # fmt: skip
-        for closing in ended:
-            closing.loaded.close()
+        self._close_idle(leaving)
         return again
 
     def _find_broken(self, ticket: PoolTicket) -> list[Member]:
@@ -371,12 +356,14 @@ class Pool:
         broken = [member for member in ticket.failed if member.strikes >= STRIKES and member in self._members]
         return broken if len(broken) < len(self._members) else []
 
-    def _leaves(self, member: Member) -> bool:
-        """Says whether a member that gets nothing more is to be closed now; else its last run does that."""
-        if member.busy or member.is_closed or member.stays_open:
-            return False
-        member.is_closed = True
-        return True
+    def _close_idle(self, members: Iterable[Member]) -> None:
+        """Closes each of these members that gets nothing more; the last run of a member that is busy does that."""
+        for member in members:
+            with self._lock:
+                is_idle = not (member.busy or member.is_closed or member.stays_open or member in self._members)
+                member.is_closed |= is_idle
+            if is_idle:
+                member.loaded.close()
 
     def _advance(self) -> None:
         """Grants what can be granted. A run that ends while it begins comes back here, and is left to the loop that began it."""
@@ -410,7 +397,7 @@ class Pool:
                     del self._waiting[place]
                     ticket.member = None
                     return ticket
-                if ticket.home is None and not ticket.failed:
+                if ticket.state.first is None and not ticket.failed:
                     # Later requests may go to the same members, and none is free.
                     return None
         return None
@@ -418,12 +405,12 @@ class Pool:
     def _find_member(self, ticket: PoolTicket, place: int) -> Member | None:
         """Returns the member for a waiting request; None if it has to wait."""
         able = [member for member in self._members if member not in ticket.failed]
-        home = ticket.home
-        if home is not None and home.member in able:
-            able = [home.member]
+        first = ticket.state.first
+        if first is not None and first.home in able:
+            able = [first.home]
         free_processors = self._processors - sum(member.busy * member.processors for member in self._members)
         free = [member for member in able if member.busy < member.slots and member.processors <= free_processors]
         member = self._choose(free, able, place) if free else None
-        if home is not None and member is not None:
-            home.member = member
+        if first is not None and member is not None:
+            first.home = member
         return member

@@ -209,10 +209,10 @@ class AutoExecutable(PoolExecutable):
         self._actions: list[Callable[[], object]] = []
 
     @staticmethod
-    def load(source: MemberSource, candidates: Candidates, way: Way) -> AutoExecutable:
+    def load(candidates: Candidates, way: Way) -> AutoExecutable:
         """Returns the executable, ready for its first request. Raises: the error of the last device, if no device can load the network."""
-        loader = _Loader(source, candidates, way)
-        pool = loader.pool
+        loader = _Loader(candidates, way)
+        source, pool = candidates.source, loader.pool
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
         executable.requests = loader.requests
         if source.config[HINT_KEY] == CUMULATIVE:
@@ -346,7 +346,8 @@ class _Loader:
 
     executor: Executor | None = None
 
-    def __init__(self, source: MemberSource, candidates: Candidates, way: Way) -> None:
+    def __init__(self, candidates: Candidates, way: Way) -> None:
+        source = candidates.source
         replace_failed = self.replace_failed if source.config[RUNTIME_KEY] else lambda _: None
         self.pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), replace_failed)
         self.requests = Requests()
@@ -383,6 +384,15 @@ class _Loader:
         if failure is not None and not is_loaded:
             raise failure
 
+    def load_first(self, names: Iterable[str], seconds: float | None = None) -> Member | None:
+        """Returns a member on the first of these devices that can load the network, None if none can. Raises: ClosedError."""
+        try:
+            return next(self.load_each(names, seconds), None)
+        except ClosedError:
+            raise
+        except HeteroError:  # each has its warning
+            return None
+
     def load_quick(self, quick: str) -> Member:
         """Returns the member that answers first: another than `quick` if the nodes that take most of its runs are slow on it.
 
@@ -392,12 +402,11 @@ class _Loader:
         member = next(self.load_each(names))
         if not self._way.measures or self._way.choice is not None or not member.loaded.get_metric("SLOW_NODES"):
             return member
-        with suppress(HeteroError):
-            other = next(self.load_each(name for name in names if not self._candidates.holds_lock(name)), None)
-            if other is not None:
-                self.close_member(member)
-                return other
-        return member
+        other = self.load_first(name for name in names if not self._candidates.holds_lock(name))
+        if other is None:
+            return member
+        self.close_member(member)
+        return other
 
     def close_member(self, member: Member) -> None:
         """Closes a member that is not in the pool; its device may be loaded again."""
@@ -461,22 +470,19 @@ class _Loader:
             self._settle_measured()
             return
         serving = self.pool.members[0].name
-        with suppress(HeteroError):
-            chosen = next(self.load_each(takewhile(lambda name: name != serving, self._candidates), _LOAD_SECONDS), None)
-            if chosen is not None:
-                self._take_over(chosen)
+        chosen = self.load_first(takewhile(lambda name: name != serving, self._candidates), _LOAD_SECONDS)
+        if chosen is not None:
+            self._take_over(chosen)
 
     def _settle_as_kept(self, choice: Choice) -> bool:
         """Says whether the device of a kept choice has taken over; False if it has changed since, or cannot load the network."""
         if not self._candidates.takes_all(choice.device) or not self._is_current(choice):
             return False
         if self.pool.members[0].name != choice.device:
-            try:
-                self._take_over(next(self.load_each([choice.device], _LOAD_SECONDS)))
-            except ClosedError:
-                raise
-            except HeteroError:
+            chosen = self.load_first([choice.device], _LOAD_SECONDS)
+            if chosen is None:
                 return False
+            self._take_over(chosen)
         return True
 
     def _is_current(self, choice: Choice) -> bool:
@@ -553,12 +559,9 @@ class _Loader:
                 logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
                 break
             self._await_first_runs(_FIRST_SECONDS)
-            try:
-                yield member or next(self.load_each([name], _LOAD_SECONDS))
-            except ClosedError:
-                raise
-            except HeteroError:
-                continue
+            challenger = member or self.load_first([name], _LOAD_SECONDS)
+            if challenger is not None:
+                yield challenger
         yield from tuple(again)
 
     def _warn_of_slow_nodes(self, member: Member) -> None:
@@ -646,13 +649,12 @@ class _Loader:
             if following is None:
                 return None
             logger.warning("%s: %s failed in a run; the next device is loaded", self._source.owner, failed.name)
-            try:
-                member = next(self.load_each(chain([following], names)))
-            except HeteroError as error:
-                logger.warning("%s: no other device can load the network: %s", self._source.owner, error)
-                return None
-            self.pool.set_members([*self.pool.members, member])
-            return member
+            with suppress(ClosedError):
+                member = self.load_first(chain([following], names))
+                if member is not None:
+                    self.pool.set_members([*self.pool.members, member])
+                return member
+            return None
 
     def _load(self, name: str, seconds: float | None) -> Member:
         self._used.add(name)
