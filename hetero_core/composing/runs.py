@@ -55,12 +55,6 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
     future.add_done_callback(lambda ended: done(None, RequestCancelledError(dropped)) if ended.cancelled() else None)
 
 
-def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:
-    """Returns the context of a child's run within a run of its composer; its times go into the composer's profile, by its index."""
-    profile = None if context.profile is None else context.profile.of_part(str(child.device), index)
-    return context.derive(state, profile=profile)
-
-
 def fit_tensors(child: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:
     """Returns the inputs as a child takes them: each tensor that lies in another memory as an array of the host."""
     if DeviceTensor not in map(type, inputs) or child.takes_tensors:

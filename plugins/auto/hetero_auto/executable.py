@@ -116,7 +116,7 @@ def import_members(
     """Returns inputs, outputs, the members of a payload, and how many processors those share that share some.
 
     Raises: BlobDamagedError, BlobMismatchError, errors of a device."""
-    from hetero_core.composing.blobs import import_part, read_index, select_steering  # as above
+    from hetero_core.composing.blobs import import_part, read_index  # as above
 
     def read(fields: Mapping[str, Any]) -> list[tuple[dict[str, Any], str, int, int]]:
         rows = [(dict(row), str(row["device"]), int(row["slots"]), int(row["index"])) for row in fields["devices"]]
@@ -134,8 +134,7 @@ def import_members(
             shares = sharing > 1 and bool(row.get("shares"))
             requests = processors if shares else slots
             threads = share_processors(core, device, config, configs[device], sharers=sharers, requests=requests)
-            steered = {**select_steering(core, device, config, configs[device]), **threads}
-            loaded, _ = import_part(core, row, f"device/{place}", payload.sections, steered, owner=owner)
+            loaded, _ = import_part(core, row, f"device/{place}", payload.sections, config, configs[device], threads, owner=owner)
             opened.callback(loaded.close)
             own = min(max(threads[THREADS_KEY] // threads[STREAMS_KEY], 1), processors) if shares else 0
             members.append(Member(loaded, threads[STREAMS_KEY] if shares else slots, index, processors=own))

@@ -17,7 +17,6 @@ from time import perf_counter
 from typing import Any
 
 from hetero_core import ExecutableNetwork
-from hetero_core.composing.runs import describe_part
 from hetero_core.contract import RunContext
 from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
 
@@ -124,7 +123,9 @@ class PoolTicket:
         assert self.member is not None, "a request runs on the member that it was granted"
         if self.context.token.is_set:
             raise RequestCancelledError("the request was cancelled before a device was free")
-        return describe_part(self.context, self.member.loaded, self.member.index, self.state.on(self.member))
+        member, profile = self.member, self.context.profile
+        inner = None if profile is None else profile.of_part(member.name, member.index)
+        return self.context.derive(self.state.on(member), profile=inner)
 
     def end_run(self, inner: RunContext) -> None:
         """Writes into the profile which device has run the request."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from hetero_batch.axes import BatchAxes, find_batch_axes
 from hetero_core import ExecutableNetwork
-from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index, select_steering
+from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, describe_parts, share_processors
 from hetero_core.composing.runs import start_child
@@ -354,8 +354,7 @@ class BatchDevice(Composer):
         """Loads the network with an open batch size."""
         result, answer, opened, axes = self._examine(device, network, config)
         require_all_supported(device, network, result)
-        entry, name = self._require_entry(device)
-        own = configure_children(self._core, device, [name], config)[name]
+        entry, name, own = self._require_entry(device, config)
         threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
         child = self._core.load_network(opened, name, {**own, **threads}, query=answer)
         return BatchExecutable(
@@ -373,7 +372,7 @@ class BatchDevice(Composer):
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports the network on the device of the list."""
-        _, name = self._require_entry(device)
+        _, name, own = self._require_entry(device, config)
 
         def read(fields: Mapping[str, Any]) -> tuple[BatchAxes, int, dict[str, Any]]:
             axes_in, axes_out = (tuple(None if axis is None else int(axis) for axis in side) for side in fields["axes"])
@@ -384,10 +383,8 @@ class BatchDevice(Composer):
             return BatchAxes(axes_in, axes_out, {}), size, row
 
         inputs, outputs, (axes, size, row) = read_index(payload, read, owner="BATCH")
-        own = configure_children(self._core, device, [name], config)[name]
         threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
-        steered = {**select_steering(self._core, name, config, own), **threads}
-        child, _ = import_part(self._core, row, "device", payload.sections, steered, owner=device.name)
+        child, _ = import_part(self._core, row, "device", payload.sections, config, own, threads, owner=device.name)
         return BatchExecutable(inputs, outputs, child, axes, size=size, seconds=config[TIMEOUT_KEY] / 1000)
 
     @hookimpl
@@ -398,16 +395,16 @@ class BatchDevice(Composer):
             "give it to the device of the list and put BATCH around the rest, as in 'HETERO:(BATCH:GPU),GPU'"
         )
 
-    def _require_entry(self, device: DeviceName) -> tuple[ListedDevice, str]:
-        """Returns the only entry of the list. Raises: DeviceNameError."""
-        self.require_children(device)
+    def _require_entry(self, device: DeviceName, config: Mapping[str, Any]) -> tuple[ListedDevice, str, dict[str, Any]]:
+        """Returns the only entry of the list, and the name and configuration of its device. Raises: DeviceNameError."""
+        names = self.require_children(device)
         entries = self.list_entries(device)
         if len(entries) > 1:
             raise DeviceNameError(
                 f"device {device} has {len(entries)} devices in its list; BATCH has one, as in '{self.example}'. "
                 f"Use BATCH:(MULTI:{device.arguments}) for batches on several"
             )
-        return entries[0], str(entries[0].device)
+        return entries[0], names[0], configure_children(self._core, device, names, config)[names[0]]
 
     def _find_size(self, device: DeviceName, entry: ListedDevice) -> int:
         """Returns the largest number of images in a batch. Raises: DeviceNameError for more than the device takes."""
@@ -427,8 +424,7 @@ class BatchDevice(Composer):
         The batch size of the network is open. If the device refuses an open size, the network has the size in the list, and smaller
         batches are padded.
         """
-        entry, name = self._require_entry(device)
-        own = configure_children(self._core, device, [name], config)[name]
+        entry, name, own = self._require_entry(device, config)
         axes = find_batch_axes(network)
         opened, reason = network, ""
         if not axes.refused:

@@ -27,7 +27,6 @@ from hetero_core.composing.blobs import (
     import_part,
     pack_index,
     read_index,
-    select_steering,
     take_prefix,
 )
 from hetero_core.composing.composer import Composer
@@ -212,11 +211,10 @@ class HeteroDevice(Composer):
         with ExitStack() as opened:
             loaded = []
             for index, row in enumerate(rows):
-                child = plan.stages[index].device
-                steered = select_steering(self._core, child, config, configs.get(child, {}))
-                stage, part = import_part(self._core, row, f"stage/{index}", sections, {**steered, **shares[index]}, owner="HETERO")
+                prefix, own = f"stage/{index}", configs.get(plan.stages[index].device, {})
+                stage, part = import_part(self._core, row, prefix, sections, config, own, shares[index], owner="HETERO")
                 opened.callback(stage.close)
-                packed = take_prefix(f"stage/{index}/{_PART}", sections) if part is None else {}
+                packed = take_prefix(f"{prefix}/{_PART}", sections) if part is None else {}
                 loaded.append((stage, unpack_network(packed) if packed else part))
             constant_sections = take_prefix(_CONSTANTS, sections)
             initializers = unpack_network(constant_sections).initializers if constant_sections else {}
