@@ -15,7 +15,7 @@ from hetero_core.devices.config import LIMIT_KEYS, LOG_KEY, STANDARD_KEYS, STRIC
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.processors import TOTAL_MEMORY, read_host_memory
 from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, PRIORITY_KEY, REQUESTS_KEY, STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, enumerate_choices, suggest
+from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, HeteroError, enumerate_choices, suggest
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -132,8 +132,14 @@ def find_unavailable(core: Core, children: Sequence[str]) -> dict[str, str]:
         try:
             core.config_keys(child)
         except DeviceUnavailableError as error:
-            reasons[child] = " ".join(str(error).split())
+            reasons[child] = describe_error(error)
     return reasons
+
+
+def describe_error(error: Exception) -> str:
+    """Returns an error as one line; a foreign error with its type, which often says more than its text."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, HeteroError) else f"{type(error).__name__}: {text}"
 
 
 def computes_on_host(core: Core, child: str) -> bool:

@@ -18,6 +18,29 @@ from hetero_core.runtime.inputs import DeviceTensor, name_place
 from hetero_core.runtime.transfers import move_value
 
 
+class RequestMemory:
+    """The working memory of a request on each of the networks that may run it, made on first use.
+
+    `first` is the first working memory of a request with states, which has two; None for any other request.
+    """
+
+    def __init__(self, first: RequestMemory | None = None) -> None:
+        self.first = first
+        self._state_of_network: dict[ExecutableNetwork, object] = {}
+
+    def create_spare(self) -> RequestMemory:
+        """Returns the second working memory of the same request."""
+        self.first = self
+        return type(self)(self)
+
+    def on(self, network: ExecutableNetwork) -> object:
+        """Returns the working memory for a run on a network. Raises: errors of its device."""
+        if network not in self._state_of_network:
+            beside = None if self.first is None else self.first._state_of_network.get(network)
+            self._state_of_network[network] = network.create_state(beside)
+        return self._state_of_network[network]
+
+
 def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Any, ...]:
     """Returns the outputs of a child's run on this thread, in host memory. Raises: errors of the child; PluginError."""
     outputs = child.run_host(fit_tensors(child, inputs, context.profile), context)

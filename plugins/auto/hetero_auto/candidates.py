@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero_auto.executable import MemberSource
 from hetero_core import Core
-from hetero_core.composing.properties import configure_children
+from hetero_core.composing.properties import configure_children, describe_error
 from hetero_core.contract import DeviceName
 from hetero_core.errors import DeviceUnavailableError, HeteroError
 from hetero_core.network.graph import Network
@@ -149,7 +149,7 @@ class Candidates:
             try:
                 self._core.config_keys(name)
             except DeviceUnavailableError as error:
-                self.unavailable[name] = reason = " ".join(str(error).split())
+                self.unavailable[name] = reason = describe_error(error)
                 if self._is_listed:
                     logger.warning("%s goes on without %s: %s", self.source.owner, name, reason)
             else:

@@ -15,7 +15,7 @@ from typing import Any
 from hetero_auto.pool import Member, MemberMemory, Pool, PoolTicket
 from hetero_core import Core, ExecutableNetwork
 from hetero_core.composing.properties import computes_on_host, describe_parts, share_processors
-from hetero_core.composing.runs import run_child, start_child
+from hetero_core.composing.runs import RequestMemory, run_child, start_child
 from hetero_core.contract import Done, Executable, Payload, QueryResult, RunContext
 from hetero_core.devices.names import ListedDevice
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
@@ -163,10 +163,9 @@ class PoolExecutable(Executable):
         """Returns working memory in which each member's is made when it is needed."""
         return MemberMemory()
 
-    def create_spare(self, state: object) -> MemberMemory:
+    def create_spare(self, state: Any) -> RequestMemory:
         """Returns the second working memory of a request with states, which stays with one member."""
-        assert isinstance(state, MemberMemory), "a spare is made for a state of this executable"
-        return state.create_spare()
+        return state.create_spare()  # type: ignore[no-any-return]  # of the state that this executable made
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; waits for a free member and runs on this thread."""

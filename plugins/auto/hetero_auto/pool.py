@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from hetero_core import ExecutableNetwork
+from hetero_core.composing.runs import RequestMemory
 from hetero_core.contract import RunContext
 from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
 
@@ -70,30 +71,12 @@ class Member:
             self.seconds = seconds if self.seconds == 0 or self._is_stale else 0.8 * self.seconds + 0.2 * seconds
 
 
-class MemberMemory:
-    """The working memory of a request on each of its members, made on first use.
-
-    `first` is the first working memory of a request with states; its `home` is the member that the request stays with.
-    """
+class MemberMemory(RequestMemory):
+    """The working memory of a request in a pool. A request with states stays with one member, the `home` of its first memory."""
 
     has_run = False
     home: Member | None = None
-
-    def __init__(self, first: MemberMemory | None = None) -> None:
-        self.first = first
-        self._state_of_member: dict[Member, object] = {}
-
-    def create_spare(self) -> MemberMemory:
-        """Returns the second working memory of the same request, which has states: both stay with the same member."""
-        self.first = self
-        return MemberMemory(self)
-
-    def on(self, member: Member) -> object:
-        """Returns the working memory for a run on a member. Raises: errors of its device."""
-        if member not in self._state_of_member:
-            beside = None if self.first is None else self.first._state_of_member.get(member)
-            self._state_of_member[member] = member.loaded.create_state(beside)
-        return self._state_of_member[member]
+    first: MemberMemory | None
 
 
 class PoolTicket:
@@ -125,7 +108,7 @@ class PoolTicket:
             raise RequestCancelledError("the request was cancelled before a device was free")
         member, profile = self.member, self.context.profile
         inner = None if profile is None else profile.of_part(member.name, member.index)
-        return self.context.derive(self.state.on(member), profile=inner)
+        return self.context.derive(self.state.on(member.loaded), profile=inner)
 
     def end_run(self, inner: RunContext) -> None:
         """Writes into the profile which device has run the request."""

@@ -25,10 +25,9 @@ from typing import Any
 import numpy as np
 
 from hetero_core import ExecutableNetwork
-from hetero_core.composing.properties import computes_on_host
+from hetero_core.composing.properties import computes_on_host, describe_error
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import HeteroError
 from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
 from hetero_hetero.affinity import SplitTask, cut_part, without_pins
@@ -571,8 +570,7 @@ def _find_fault(call: Callable[[], None]) -> str:
     try:
         call()
     except Exception as error:  # noqa: BLE001  # whatever a device raises rules out one candidate, and is shown
-        text = str(error) if isinstance(error, HeteroError) else f"{type(error).__name__}: {error}"
-        return " ".join(text.split())
+        return describe_error(error)
     return ""
 
 
