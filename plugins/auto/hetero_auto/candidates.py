@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _PRECISIONS = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16"}
 _QUANTIZED = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
+"""Element types of at most 8 bits."""
 _RANKS = {"accelerator": 0, "engine": 0, "processor": 1, "interpreter": 2}
 """The kinds that a device's package may state; "composer" is for devices that are made of others or need a list."""
 
@@ -73,12 +74,6 @@ def find_precision(network: Network) -> str:
         if isinstance(value_type, TensorType) and value_type.dtype in _PRECISIONS:
             nbytes[value_type.dtype] = nbytes.get(value_type.dtype, 0) + (value_type.nbytes or 1)
     return _PRECISIONS[max(nbytes, key=lambda dtype: nbytes[dtype])] if nbytes else "FP32"
-
-
-def count_quantized(network: Network) -> int:
-    """Returns the number of weights of at most 8 bits; weights that are packed into bytes count as these bytes."""
-    types = (constant.type for constant in network.initializers.values())
-    return sum(prod(fixed_sizes(own.shape) or ()) for own in types if isinstance(own, TensorType) and own.dtype in _QUANTIZED)
 
 
 class ChildConfigs(Mapping[str, Mapping[str, Any]]):
@@ -165,7 +160,11 @@ class Candidates:
         """
         backwards = list(reversed(self.names))
         backwards.sort(key=self.holds_lock)
-        quantized, limits = count_quantized(self.source.network), {name: self._find_quick_weights(name) for name in backwards}
+        types = (constant.type for constant in self.source.network.initializers.values())
+        narrow = (own for own in types if isinstance(own, TensorType) and own.dtype in _QUANTIZED)
+        # Weights that are packed into bytes count as these bytes.
+        quantized = sum(prod(fixed_sizes(own.shape) or ()) for own in narrow)
+        limits = {name: self._find_quick_weights(name) for name in backwards}
         if quantized > next((inf if limit is None else limit for limit in limits.values()), inf):
             prompt = [name for name, limit in limits.items() if limit is not None and limit >= quantized]
             backwards = [*prompt, *backwards]

@@ -6,7 +6,6 @@ and outputs are the host's; a tensor of the caller stays in the memory of the de
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -169,18 +168,21 @@ class PoolExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; waits for a free member and runs on this thread."""
-        ticket = _WaitingTicket(inputs, context)
+        ticket = PoolTicket(inputs, context)
+        self.pool.enter(ticket)
         while True:
-            if not ticket.failed:
-                self.pool.enter(ticket)
+            ticket.wait()
             try:
-                outputs = ticket.run()
+                inner = ticket.open_run()
+                assert ticket.member is not None
+                outputs = run_child(ticket.member.loaded, inputs, inner)
+                ticket.end_run(inner)
             except BaseException as error:
-                if ticket.member is None or not self.pool.leave(ticket, error):
-                    if error in ticket.failed.values():
-                        raise ticket.describe_failure() from None
-                    raise
-                continue
+                if self.pool.leave(ticket, error):
+                    continue
+                if error in ticket.failed.values():
+                    raise ticket.describe_failure() from None
+                raise
             self.pool.leave(ticket, None)
             return outputs
 
@@ -204,36 +206,6 @@ class PoolExecutable(Executable):
     def close(self) -> None:
         """Closes the members; those in a run are closed after it."""
         self.pool.close()
-
-
-class _WaitingTicket(PoolTicket):
-    """A request that its caller waits for, and runs."""
-
-    def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
-        super().__init__(inputs, context)
-        self._granted = threading.Event()
-        self._refusal: BaseException | None = None
-
-    def begin(self) -> None:
-        """Lets the caller go on."""
-        self._granted.set()
-
-    def drop(self, error: BaseException) -> None:
-        """Lets the caller go on, to raise this."""
-        self.member, self._refusal = None, error
-        self._granted.set()
-
-    def run(self) -> tuple[Any, ...]:
-        """Waits for a member and returns its result."""
-        self._granted.wait()
-        self._granted = threading.Event()
-        if self._refusal is not None:
-            raise self._refusal
-        inner = self.open_run()
-        assert self.member is not None
-        outputs = run_child(self.member.loaded, self.inputs, inner)
-        self.end_run(inner)
-        return outputs
 
 
 class StartedTicket(PoolTicket):
@@ -260,7 +232,3 @@ class StartedTicket(PoolTicket):
             self.end_run(inner)
         if not self._leave(self, error):
             self._done(outputs, self.describe_failure() if error is not None and error in self.failed.values() else error)
-
-    def drop(self, error: BaseException) -> None:
-        """Tells the holder of the request that the run has ended."""
-        self._done(None, error)

@@ -80,9 +80,13 @@ class MemberMemory(RequestMemory):
 
 
 class PoolTicket:
-    """A request in the pool: its run, the members that failed at it, and the member that has it now."""
+    """A request in the pool: its run, the members that failed at it, and the member that has it now. Its caller waits for the member and
+    runs it.
+    """
 
     member: Member | None = None
+    refusal: BaseException | None = None
+    """The error of a request that will not get a member."""
     granted = 0.0
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
@@ -92,6 +96,21 @@ class PoolTicket:
         state = context.state
         assert isinstance(state, MemberMemory), "a request runs with the state that its executable made"
         self.state = state
+        self._is_granted = threading.Lock()
+        self._is_granted.acquire()
+
+    def begin(self) -> None:
+        """Is called once for each member that the request is granted, and if it has a refusal."""
+        self._is_granted.release()
+
+    def wait(self) -> None:
+        """Returns when the request has a member or a refusal."""
+        self._is_granted.acquire()
+
+    def drop(self, error: BaseException) -> None:
+        """Ends a request that will not get a member."""
+        self.member, self.refusal = None, error
+        self.begin()
 
     def describe_failure(self) -> BaseException:
         """Returns the error of the member that failed first, with a note for each further failure."""
@@ -102,7 +121,9 @@ class PoolTicket:
         return error
 
     def open_run(self) -> RunContext:
-        """Returns the context of the run on the member. Raises: RequestCancelledError; errors of the member's device."""
+        """Returns the context of the run on the member. Raises: RequestCancelledError; the refusal; errors of the member's device."""
+        if self.refusal is not None:
+            raise self.refusal
         assert self.member is not None, "a request runs on the member that it was granted"
         if self.context.token.is_set:
             raise RequestCancelledError("the request was cancelled before a device was free")
@@ -115,14 +136,6 @@ class PoolTicket:
         if inner.profile is not None and self.member is not None:
             loaded = self.member.loaded
             inner.profile.end_part(tuple(spec.name for spec in loaded.inputs), tuple(spec.name for spec in loaded.outputs))
-
-    def begin(self) -> None:
-        """Is called once for each member that the request is granted."""
-        raise NotImplementedError
-
-    def drop(self, error: BaseException) -> None:
-        """Is called if the request will not get a member."""
-        raise NotImplementedError
 
 
 Policy = Callable[[Sequence[Member], Sequence[Member], int], Member | None]
@@ -282,7 +295,8 @@ class Pool:
     def leave(self, ticket: PoolTicket, error: BaseException | None) -> bool:
         """Frees the member of a request that it has run; True if another member gets the request now, False if the request has ended."""
         member = ticket.member
-        assert member is not None, "a request leaves the member that it was granted"
+        if member is None:
+            return False
         is_final = error is None or ends_request(error) or ticket.context.token.is_set
         with self._lock:
             member.note(perf_counter() - ticket.granted, succeeded=error is None)
@@ -291,9 +305,22 @@ class Pool:
             others = [other for other in self._members if other is not member and other not in ticket.failed]
         if error is not None and not is_final:
             ticket.failed[member] = error
-            added = None if others else self._replace_failed(member)
-            is_final = not others and added is None
-        goes_on = self._end(ticket, member, succeeded=error is None, again=not is_final)
+            is_final = not others and self._replace_failed(member) is None
+        with self._lock:
+            goes_on = not is_final and not self.is_closed
+            broken = self._find_broken(ticket) if error is None else []
+            self._members = tuple(other for other in self._members if other not in broken)
+            member.busy -= 1
+            leaving = [other for other in (member, *broken) if other not in self._members]
+            if goes_on:
+                # First in the queue, as it came first.
+                self._waiting.appendleft(ticket)
+        for closing in broken:
+            logger.warning(
+                "%s goes on without %s, which failed %d times in a row where %s did not: %s",
+                self._title, closing.name, closing.strikes, member.name, ticket.failed[closing],
+            )  # fmt: skip
+        self._close_idle(leaving)
         if not goes_on and not self.has_answered.is_set():
             self.has_answered.set()
         self._advance()
@@ -313,25 +340,6 @@ class Pool:
         self._close_idle(members)
         for ticket in dropped:
             ticket.drop(RequestCancelledError(f"{self._title}: the network was closed before the request began"))
-
-    def _end(self, ticket: PoolTicket, member: Member, *, succeeded: bool, again: bool) -> bool:
-        """Frees the member and closes what has ended with that; returns whether the request waits again."""
-        with self._lock:
-            again = again and not self.is_closed
-            broken = self._find_broken(ticket) if succeeded else []
-            self._members = tuple(other for other in self._members if other not in broken)
-            member.busy -= 1
-            leaving = [other for other in (member, *broken) if other not in self._members]
-            if again:
-                # First in the queue, as it came first.
-                self._waiting.appendleft(ticket)
-        for closing in broken:
-            logger.warning(
-                "%s goes on without %s, which failed %d times in a row where %s did not: %s",
-                self._title, closing.name, closing.strikes, member.name, ticket.failed[closing],
-            )  # fmt: skip
-        self._close_idle(leaving)
-        return again
 
     def _find_broken(self, ticket: PoolTicket) -> list[Member]:
         """Returns the members that failed at the request that another member has just completed, and at the request before."""
@@ -357,7 +365,7 @@ class Pool:
         try:
             while (ticket := self._grant_next()) is not None:
                 if ticket.member is None:
-                    ticket.drop(ticket.describe_failure())
+                    ticket.drop(next(iter(ticket.failed.values())))
                 else:
                     ticket.begin()
         finally:
