@@ -48,7 +48,7 @@ from hetero_hetero.executable import HeteroExecutable, require_limits
 from hetero_hetero.fallback import Substitutes, find_guard, guard_stages
 from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
 from hetero_hetero.moves import Assignment
-from hetero_hetero.placement.choice import MEMORY_KEY, PLACEMENT_KEY, PLACEMENTS, PLACING_KEYS, Decision, place_nodes
+from hetero_hetero.placement.choice import MEMORY_KEY, PLACEMENT_KEY, PLACEMENTS, PLACING_KEYS, place_nodes
 from hetero_hetero.schedule import configure_stages
 from hetero_hetero.subgraphs import POLICIES
 
@@ -120,8 +120,8 @@ class HeteroDevice(Composer):
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """The device of each node, and the whole plan; there is no plan if all devices refuse a node."""
-        task, assignment, decision = self._assign(device, network, config)
-        plan = None if assignment.refused else build_plan(network, assignment, cut_stages(task, assignment), decision)
+        task, assignment = self._assign(device, network, config)
+        plan = None if assignment.refused else build_plan(network, task, assignment, cut_stages(task, assignment))
         if plan is not None and config[TRACE_KEY]:
             plan = replace(plan, selection=trace_assignment(task, assignment))
         refusals = assignment.refusals
@@ -136,13 +136,13 @@ class HeteroDevice(Composer):
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Splits the network and loads each part on its device."""
-        task, assignment, decision = self._assign(device, network, config)
+        task, assignment = self._assign(device, network, config)
         require_complete(task, assignment)
         if len(network.nodes) == 1 and str(device) in assignment.device_of_node.values():
-            return self._load_branches(task, build_plan(network, assignment, cut_stages(task, assignment)))
+            return self._load_branches(task, build_plan(network, task, assignment, cut_stages(task, assignment)))
         stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
-        require_limits(network.name, decision.memory, loaded)
-        plan = build_plan(network, assignment, stages, decision)
+        require_limits(network.name, task.memory, loaded)
+        plan = build_plan(network, task, assignment, stages)
         _warn_of_idle_devices(plan, str(device))
         parts: list[Loaded] = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
         constants = {
@@ -240,8 +240,8 @@ class HeteroDevice(Composer):
         budget = {"threads": config[THREADS_KEY], "streams": config[STREAMS_KEY]}
         return HeteroExecutable(*borders, plan, stages, constants, core=self._core, **budget)
 
-    def _assign(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[SplitTask, Assignment, Decision]:
-        """Returns the task, with the pins of its placement, the assignment of its nodes, and the reasons of the placement."""
+    def _assign(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[SplitTask, Assignment]:
+        """Returns the task, with the pins of its placement, and the assignment of its nodes."""
         children = self.require_children(device)
         unavailable = find_unavailable(self._core, children) if config[FALLBACK_KEY] == "NEXT" else {}
         for child, reason in unavailable.items():
@@ -254,10 +254,10 @@ class HeteroDevice(Composer):
         own = self._select_own(device, config)
         network = resolve_roles(self._core, network, tuple(configs), config[ROLES_KEY])
         rules = config[POLICY_KEY], config[SMALLEST_KEY], config[UNITS_KEY]
-        task, decision = place_nodes(SplitTask(self._core, network, str(device), own, configs, *rules, unavailable), config)
+        task = place_nodes(SplitTask(self._core, network, str(device), own, configs, *rules, unavailable), config)
         assignment = begin_assignment(task)
         complete_assignment(task, assignment)
-        return task, assignment, decision
+        return task, assignment
 
     def _select_own(self, device: DeviceName, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the configuration for HETERO itself, if it runs a part of the whole."""

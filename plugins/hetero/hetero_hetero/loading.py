@@ -17,13 +17,11 @@ from hetero_core.devices.query import GENERAL_CURE, describe_refusals
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import HeteroError, InternalError, LoadError, UnsupportedNodesError
 from hetero_core.network.graph import Network
-from hetero_core.network.topology import predecessors_of_nodes
 from hetero_core.network.types import TensorType
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_hetero.affinity import SplitTask, complete_assignment
 from hetero_hetero.conflicts import explain_within
 from hetero_hetero.moves import Assignment
-from hetero_hetero.placement.choice import NO_DECISION, Decision
 from hetero_hetero.schedule import configure_stages
 
 logger = logging.getLogger(__name__)
@@ -56,11 +54,14 @@ def cut_stages(task: SplitTask, assignment: Assignment) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], decision: Decision = NO_DECISION) -> Plan:
+def build_plan(network: Network, task: SplitTask, assignment: Assignment, cut: Sequence[Stage]) -> Plan:
     """Returns the plan of stages that were cut, as plain values, for reports. Its pins are the network's own, without the pins of
     placement."""
     stages = tuple(stage.planned for stage in cut)
-    conflicts, unexplained = _find_conflicts(network, assignment)
+    kept_outs, unexplained = explain_within(task.predecessors, assignment.subgraphs, steps=_MOST_STEPS)
+    names = [node.name for node in network.nodes]
+    index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
+    by_node = sorted((entry.node, index_of_subgraph[entry.subgraph], entry.path) for entry in kept_outs)
     return Plan(
         network=network.name,
         priorities=assignment.priorities,
@@ -70,21 +71,12 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], d
         pins=freeze_mapping((name, device) for name, device in assignment.pins.items() if name in network.affinity),
         stages=stages,
         boundaries=_list_boundaries(network, stages),
-        conflicts=conflicts,
+        conflicts=tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in by_node),
         unexplained=unexplained,
         procedures=freeze_mapping(assignment.procedures),
-        placement=decision.placement,
-        memory=decision.memory,
+        placement=task.placement,
+        memory=task.memory,
     )
-
-
-def _find_conflicts(network: Network, assignment: Assignment) -> tuple[tuple[Conflict, ...], int]:
-    """Returns the reasons, by node, that keep subgraphs of one device apart, and the number of nodes that were not examined."""
-    kept_outs, unexplained = explain_within(predecessors_of_nodes(network), assignment.subgraphs, steps=_MOST_STEPS)
-    names = [node.name for node in network.nodes]
-    index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
-    by_node = sorted((entry.node, index_of_subgraph[entry.subgraph], entry.path) for entry in kept_outs)
-    return tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in by_node), unexplained
 
 
 def _list_boundaries(network: Network, stages: Sequence[PlanStage]) -> tuple[Boundary, ...]:
