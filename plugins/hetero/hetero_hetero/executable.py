@@ -71,7 +71,7 @@ class StageRoute:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """All steps. `first_transfers` move inputs; `constants` fills the slots of outputs that are constants.
+    """All steps. `first_transfers` move inputs; `slots` are those of a run before it begins: empty but for outputs that are constants.
 
     `readers` counts for each slot the stages and transfers that read it; outputs of the network count an extra reader, so they are
     kept.
@@ -81,7 +81,7 @@ class Route:
     first_transfers: tuple[Transfer, ...]
     steps: tuple[StageRoute, ...]
     outputs: tuple[int, ...]
-    constants: tuple[tuple[int, Any], ...]
+    slots: list[Any]
     readers: tuple[int, ...]
 
 
@@ -116,7 +116,7 @@ def plan_route(
         holder = _find_holder(spec, [(stage, stage.inputs) for stage in stages])
         place, to_host = (HOST, None) if holder is None else (name_place(holder, spec), holder.to_host)
         first.append(make(spec.name, place, None, to_host))
-    fixed = tuple((make(name, HOST, None, None), array) for name, array in constants.items())
+    fixed = {make(name, HOST, None, None): array for name, array in constants.items()}
     borders = []
     for index, stage in enumerate(stages):
         reads = tuple(read(spec, name_place(stage, spec), stage) for spec in stage.inputs)
@@ -141,17 +141,15 @@ def plan_route(
     counts.update(slot for reads, _ in borders for slot in reads)
     counts.update(transfer.source for moved in planned.values() for transfer in moved)
     readers = tuple(counts[slot] for slot in range(len(slots)))
-    return Route(tuple(first), planned.get(None, ()), steps, tuple(results), fixed, readers)
+    return Route(tuple(first), planned.get(None, ()), steps, tuple(results), list(map(fixed.get, range(len(slots)))), readers)
 
 
 def _join_moves(spec: ValueSpec, to_host: Copy | None, from_host: Callable[[Any, ValueSpec], Any] | None) -> Copy:
-    if to_host is None and from_host is not None:
-        return lambda array: from_host(array, spec)
-    if to_host is not None and from_host is None:
+    if from_host is None:
+        if to_host is None:
+            raise PluginError(f"value '{spec.name}' moves from the host to the host; a device names a memory that it does not have")
         return to_host
-    if to_host is None or from_host is None:
-        raise PluginError(f"value '{spec.name}' moves from the host to the host; a device names a memory that it does not have")
-    return lambda array: from_host(to_host(array), spec)
+    return lambda array: from_host(array if to_host is None else to_host(array), spec)
 
 
 def _find_holder(spec: ValueSpec, sides: Sequence[tuple[ExecutableNetwork, Sequence[ValueSpec]]]) -> ExecutableNetwork | None:
@@ -204,7 +202,7 @@ class HeteroExecutable(Executable):
         lanes = [find_lane(core, str(stage.device)) for stage in stages]
         # While a request is on its second device, the next request can be on the first.
         self.pipeline_depth = max(len(set(lanes)), 1)
-        self._plan_route()
+        self._route = plan_route(inputs, outputs, stages, constants)
         predecessors = tuple(step.predecessors for step in self._route.steps)
         self._schedule = Schedule(predecessors, lanes, [stage.config[THREADS_KEY] for stage in stages], threads)
         if self._schedule.is_parallel:
@@ -221,14 +219,6 @@ class HeteroExecutable(Executable):
             ).check
             for stage in stages
         ]
-
-    def _plan_route(self) -> None:
-        """Works out the route from the memories that inputs and outputs name."""
-        self._route = plan_route(self.inputs, self.outputs, self.stages, self.constants)
-        # A run starts from a copy: constants in their slots, everything else empty.
-        self._empty: list[Any] = [None] * len(self._route.readers)
-        for slot, value in self._route.constants:
-            self._empty[slot] = value
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, ExecutableNetwork]:
         """Leaves a state in the memory of a stage if the stage that makes it and the stage that reads it share that memory."""
@@ -248,7 +238,7 @@ class HeteroExecutable(Executable):
             tuple(ValueSpec(spec.name, spec.type, memories.get(spec.name, spec.memory)) for spec in specs)
             for specs in (self.inputs, self.outputs)
         )
-        self._plan_route()
+        self._route = plan_route(self.inputs, self.outputs, self.stages, self.constants)
         return homes
 
     def find_part(self, name: str) -> ExecutableNetwork | None:
@@ -287,7 +277,13 @@ class HeteroExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position; ends early, with the outputs so far, if the request was cancelled."""
-        slots, route = self._fill_slots(inputs, context), self._route
+        route = self._route
+        slots = route.slots.copy()
+        for slot, value in zip(route.inputs, inputs, strict=True):
+            slots[slot] = value
+        if context.tensors or DeviceTensor in map(type, inputs):
+            self._enter_tensors(slots, context)
+        _move(route.first_transfers, slots, context.profile)
         release = _count_readers(slots, route.readers)
         release([transfer.source for transfer in route.first_transfers], ())
 
@@ -306,17 +302,6 @@ class HeteroExecutable(Executable):
         for position, tensor in (context.tensors or {}).items():
             values[position] = fill_tensor(tensor, values[position], context.profile, self.outputs[position].name, "HETERO")
         return tuple(values)
-
-    def _fill_slots(self, inputs: tuple[Any, ...], context: RunContext) -> list[Any]:
-        """Returns the slots of a run with its inputs and constants in place, in every memory that needs them."""
-        route = self._route
-        slots = self._empty.copy()
-        for slot, value in zip(route.inputs, inputs, strict=True):
-            slots[slot] = value
-        if context.tensors or DeviceTensor in map(type, inputs):
-            self._enter_tensors(slots, context)
-        _move(route.first_transfers, slots, context.profile)
-        return slots
 
     def _enter_tensors(self, slots: list[Any], context: RunContext) -> None:
         """Puts the tensors of a run into its slots, which hold the inputs already."""
