@@ -19,7 +19,7 @@ from hetero_core.dtypes import bits_of_dtype
 from hetero_core.network.arrays import digest_array
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
-from hetero_hetero.digraph import label_components, reverse_edges
+from hetero_hetero.digraph import find_components, reverse_edges
 
 MOST_SEGMENTS = 48
 _WIDEST = 8
@@ -218,10 +218,8 @@ def _find_components(network: Network, stretch: range) -> list[tuple[int, ...]]:
         ]
         for index in stretch
     ]
-    members: dict[int, list[int]] = {}
-    for index, component in zip(stretch, label_components((makers, reverse_edges(makers)), len(stretch)), strict=True):
-        members.setdefault(component, []).append(index)
-    return [tuple(nodes) for nodes in members.values()]
+    components = find_components((makers, reverse_edges(makers)), len(stretch))
+    return [tuple(stretch[place] for place in places) for places in components]
 
 
 def sign_segment(network: Network, segment: Segment, shapes: Mapping[str, Sequence[int]]) -> str:
