@@ -37,7 +37,13 @@ def configure_stages(
     devices = [stage.device for stage in stages]
     own_threads = [configs.get(device, {}).get(THREADS_KEY) for device in devices]
     limits = {device: core.get_config(device, THREADS_KEY) for device in dict.fromkeys(devices)}
-    shares = divide_threads(threads, _find_predecessors(stages), [find_lane(core, device) for device in devices], own_threads)
+    maker = {value: index for index, stage in enumerate(stages) for value in stage.outputs}
+    # Only earlier stages: the stages of a forged blob are not checked here.
+    predecessors = [
+        tuple(sorted({maker[value] for value in stage.inputs if maker.get(value, index) < index}))
+        for index, stage in enumerate(stages)
+    ]
+    shares = divide_threads(threads, predecessors, [find_lane(core, device) for device in devices], own_threads)
     return tuple(
         {THREADS_KEY: share if own is not None else min(share, limits[device]), STREAMS_KEY: 1}
         for device, share, own in zip(devices, shares, own_threads, strict=True)
@@ -47,16 +53,6 @@ def configure_stages(
 def find_lane(core: Core, device: str) -> str:
     """Returns the lane of a device: the device itself, or "interpreter" for all devices that hold the interpreter's lock."""
     return "interpreter" if core.get_metric(device, "HOLDS_INTERPRETER_LOCK") else device
-
-
-def _find_predecessors(stages: Sequence[PlanStage]) -> tuple[tuple[int, ...], ...]:
-    """Returns for each stage, in order of execution, the stages that make its inputs."""
-    maker = {value: index for index, stage in enumerate(stages) for value in stage.outputs}
-    # Only earlier stages: the stages of a forged blob are not checked here.
-    return tuple(
-        tuple(sorted({maker[value] for value in stage.inputs if maker.get(value, index) < index}))
-        for index, stage in enumerate(stages)
-    )
 
 
 def divide_threads(

@@ -522,24 +522,20 @@ class _Search:
         return (TensorType(known.dtype, shape).nbytes or 0) if isinstance(known, TensorType) else 0
 
     def _take_turns(self) -> bool:
-        """Times the candidates that may be the fastest in turns, in order and back; says whether all rounds were run."""
+        """Times the candidates that may be the fastest in turns, in order and back; says whether all rounds were run.
+
+        A single device has two rounds in any case: the time of its load may be from before its kernels were compiled.
+        """
         for turn in range(_ROUNDS):
             if turn and self.remaining < 0:
                 return False
-            racers = self._list_racers()
+            best = {each: min(each.times or [each.first]) for each in self.candidates if not each.error}
+            bound = _HOPELESS * min(best.values(), default=0.0)
+            racers = [each for each in best if best[each] <= bound or (each.is_basic and len(each.times) < _FEWEST_ROUNDS)]
             seconds = min(max(self.remaining / (2 * _ROUNDS * max(len(racers), 1)), 0.02), _LONGEST_TURN)
             for candidate in racers if turn % 2 == 0 else reversed(racers):
                 self._time_candidate(candidate, seconds, turn)
         return True
-
-    def _list_racers(self) -> list[Candidate]:
-        """Returns the loaded candidates with a best time that is not hopeless beside the least.
-
-        A single device has two rounds in any case: the time of its load may be from before its kernels were compiled.
-        """
-        best = {each: min(each.times or [each.first]) for each in self.candidates if not each.error}
-        bound = _HOPELESS * min(best.values(), default=0.0)
-        return [each for each in best if best[each] <= bound or (each.is_basic and len(each.times) < _FEWEST_ROUNDS)]
 
     def _time_candidate(self, candidate: Candidate, seconds: float, turn: int) -> None:
         logger.info("round %d: timing %s", turn + 1, candidate.title)
