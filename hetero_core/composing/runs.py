@@ -51,18 +51,18 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
     """Begins a run of a child and returns; `done` is called once, from any thread, with the result or the error of `run_child`."""
 
     def settle(make: Callable[[], tuple[Any, ...]]) -> None:
+        outputs, error = None, None
         try:
             outputs = make()
-        except BaseException as error:  # noqa: BLE001  # passed to the waiting caller
-            done(None, error)
-            return
-        done(outputs, None)
+        except BaseException as failure:  # noqa: BLE001  # passed to the waiting caller
+            error = failure
+        done(outputs, error)
 
     def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         if error is not None:
             done(None, child.blame_device(error))
-            return
-        settle(lambda: () if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child))
+        else:
+            settle(lambda: () if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child))
 
     start = child.start
     if start is not None:

@@ -157,16 +157,14 @@ class HeteroDevice(Composer):
         if isinstance(executable, BranchExecutable):
             return Payload(pack_network(executable.network))
         sections: dict[str, Any] = {}
-        stages = [
-            export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())
-        ]
+        is_guarded, stages = any(find_guard(stage) is not None for stage in executable.stages), []
+        for index, (stage, part) in enumerate(executable.loaded_parts()):
+            stages.append(export_part(stage, part, f"stage/{index}", sections))
+            if is_guarded and part is not None and stages[-1]["kind"] == "blob":
+                # Another device needs the network of a part that only its device's own blob holds.
+                sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
         if executable.constants:
             sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
-        if any(find_guard(stage) is not None for stage in executable.stages):
-            # Another device needs the network of a part that only its device's own blob holds.
-            for index, (_, part) in enumerate(executable.loaded_parts()):
-                if part is not None and stages[index]["kind"] == "blob":
-                    sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
         inputs, outputs = (
             tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs)
         )

@@ -325,7 +325,9 @@ class HeteroExecutable(Executable):
                 slots[slot] = tensor
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
-        """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them to the memories of their readers."""
+        """Runs one stage: takes its inputs out of the slots, checks its outputs under its device's name, keeps them C-contiguous, and moves
+        them to the memories of their readers.
+        """
         stage, step = self.stages[index], self._route.steps[index]
         states: Any = context.state
         profile = None if context.profile is None else context.profile.of_part(str(stage.device), index)
@@ -337,7 +339,11 @@ class HeteroExecutable(Executable):
             results = stage.run_device(tuple([slots[slot] for slot in step.inputs]), inner)
             if inner.token.is_set:
                 return  # the result of a cancelled stage is dropped
-            self._keep_outputs(index, results, slots, inner)
+            # The stage's device has counted its values already.
+            unlimited = inner if inner.limits is None else inner.derive(inner.state, limits=None)
+            for slot, value in zip(step.outputs, self._checks[index](results, unlimited), strict=True):
+                is_turned = type(value) is np.ndarray and not value.flags.c_contiguous
+                slots[slot] = np.ascontiguousarray(value) if is_turned else value
             if profile is not None:
                 profile.end_part(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs))
             _move(step.transfers, slots, profile)
@@ -348,14 +354,6 @@ class HeteroExecutable(Executable):
             nodes = shorten_names(self.plan.stages[index].nodes)
             error.add_note(f"in stage {index} of {len(self.stages)} on {stage.device}, nodes {nodes}")
             raise
-
-    def _keep_outputs(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
-        """Checks the results of a stage under its device's name and puts them into their slots, C-contiguous."""
-        # The stage's device has counted its values already.
-        unlimited = inner if inner.limits is None else inner.derive(inner.state, limits=None)
-        for slot, value in zip(self._route.steps[index].outputs, self._checks[index](results, unlimited), strict=True):
-            is_turned = type(value) is np.ndarray and not value.flags.c_contiguous
-            slots[slot] = np.ascontiguousarray(value) if is_turned else value
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of a split network."""
