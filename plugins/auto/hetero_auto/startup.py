@@ -104,35 +104,27 @@ class _Race:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Starts the first run, on the quick device. Raises: ClosedError."""
+        """Starts the first run."""
         # In this order no race is missed: the set has it before the pool is read, and the pool changes before the set is read.
         self._races.add(self)
-        self._pool.enter(self._open_ticket())
         self.repeat()
 
     def repeat(self) -> None:
-        """Starts a further run if the latest run is on a device that has left the pool; another call does nothing."""
+        """Starts a run if there is none, or if the latest run is on a device that has left the pool; another call does nothing."""
         with self._lock:
-            # Before its first run is in the queue, a race is repeated by the thread that starts it.
-            if self._is_over or not self._tickets:
+            waits_or_runs = any(ticket.member is None or ticket.member in self._pool.members for ticket in self._tickets[-1:])
+            if self._is_over or waits_or_runs:
                 return
-            member = self._tickets[-1].member
-            if member is None or member in self._pool.members:
-                return
-            ticket = self._open_ticket()
+            # An answer of the caller's own arrays and tensors comes from the race, not from a run that may lose it.
+            own = {"token": _RunToken(self._context.token), "outputs": None, "tensors": None, "profile": None, "limits": None}
+            context = self._context.derive(MemberMemory(), **own)
+            ticket = StartedTicket(self._inputs, context, self._end, self._pool.leave)
+            self._tickets.append(ticket)
+            self._under_way += 1
         try:
             self._pool.enter(ticket)
         except Exception as error:  # noqa: BLE001  # the requests behind this one are repeated, too
             self._end(None, error)
-
-    def _open_ticket(self) -> StartedTicket:
-        # An answer of the caller's own arrays and tensors comes from the race, not from a run that may lose it.
-        own = {"token": _RunToken(self._context.token), "outputs": None, "tensors": None, "profile": None, "limits": None}
-        context = self._context.derive(MemberMemory(), **own)
-        ticket = StartedTicket(self._inputs, context, self._end, self._pool.leave)
-        self._tickets.append(ticket)
-        self._under_way += 1
-        return ticket
 
     def _end(self, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         with self._lock:
