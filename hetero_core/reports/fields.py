@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -25,13 +25,18 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 def record_to_json(value: Any) -> Any:
     """Returns a record as a dict of its fields: tuples as lists, types as texts, and the records within it in the same way."""
+    return write_record(value, str, lambda row: {_NAME_IN_JSON.get(name, name): entry for name, entry in row.items()})
+
+
+def write_record(value: Any, write_type: Callable[[ValueType], Any], write_row: Callable[[dict[str, Any]], Any]) -> Any:
+    """Returns a value for JSON: tuples as lists, types and the fields of records as two functions write them."""
     if isinstance(value, ValueType):
-        return str(value)
+        return write_type(value)
     if is_dataclass(value):
-        return {_NAME_IN_JSON.get(each.name, each.name): record_to_json(getattr(value, each.name)) for each in fields(value)}
+        return write_row({each.name: write_record(getattr(value, each.name), write_type, write_row) for each in fields(value)})
     if isinstance(value, Mapping):
-        return {name: record_to_json(entry) for name, entry in value.items()}
-    return [record_to_json(entry) for entry in value] if isinstance(value, tuple) else value
+        return {name: write_record(entry, write_type, write_row) for name, entry in value.items()}
+    return [write_record(entry, write_type, write_row) for entry in value] if isinstance(value, tuple) else value
 
 
 def read_record(kind: Any, value: Any) -> Any:

@@ -12,8 +12,8 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import fields as dataclass_fields
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,10 @@ from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import ValueSpec, ValueType, type_to_json
+from hetero_core.network.types import ValueSpec, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Plan
-from hetero_core.reports.fields import read_record
+from hetero_core.reports.fields import read_record, write_record
 from hetero_hetero.affinity import ROLES_KEY, SplitTask, begin_assignment, complete_assignment, resolve_roles, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable, require_limits
@@ -319,19 +319,9 @@ _PLAN_FIELDS = ("network", "priorities", "device_of_node", "operator_of_node", "
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
-    fields = {name: _list_fields(getattr(plan, name)) for name in _PLAN_FIELDS}
+    rows = partial(write_record, write_type=type_to_json, write_row=lambda row: list(row.values()))
+    fields = {name: rows(getattr(plan, name)) for name in _PLAN_FIELDS}
     return {**fields, "stages": [row for _, *row in fields["stages"]]}
-
-
-def _list_fields(value: Any) -> Any:
-    """Returns a value for JSON: a record as the list of its fields."""
-    if isinstance(value, ValueType):
-        return type_to_json(value)
-    if isinstance(value, Mapping):
-        return {name: _list_fields(entry) for name, entry in value.items()}
-    if is_dataclass(value):
-        return [_list_fields(getattr(value, each.name)) for each in dataclass_fields(value)]
-    return [_list_fields(entry) for entry in value] if isinstance(value, tuple) else value
 
 
 def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
