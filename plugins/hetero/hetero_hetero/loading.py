@@ -90,18 +90,10 @@ def _list_boundaries(network: Network, stages: Sequence[PlanStage]) -> tuple[Bou
     boundaries = []
     for value, indices in consumers.items():
         known, maker = network.type_of(value) or TensorType(None), network.index_of_producer.get(value)
-        readers = (network.nodes[index].name for index in network.index_of_consumers.get(value, ()))
-        boundaries.append(
-            Boundary(
-                value,
-                known,
-                known.nbytes if isinstance(known, TensorType) else None,
-                producer.get(value),
-                tuple(indices),
-                maker=None if maker is None else network.nodes[maker].name,
-                readers=tuple(name for name in readers if stage_of_node[name] in indices),
-            )
-        )
+        name_of_maker, nbytes = None if maker is None else network.nodes[maker].name, getattr(known, "nbytes", None)
+        names = (network.nodes[index].name for index in network.index_of_consumers.get(value, ()))
+        readers = tuple(name for name in names if stage_of_node[name] in indices)
+        boundaries.append(Boundary(value, known, nbytes, producer.get(value), tuple(indices), name_of_maker, readers))
     return tuple(boundaries)
 
 

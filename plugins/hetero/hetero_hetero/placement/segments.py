@@ -71,12 +71,12 @@ def cut_segments(
     joined = _join_small(blocks, work, kinds, least)
     while len(joined) > 2 * most:
         least *= 2
-        joined = _join_small(joined, work, kinds, least, joins_kinds=True)
+        joined = _join_small(joined, work, [None] * len(work), least)
     pieces = [piece for block in joined for piece in _split_branches(network, block, work, least)]
     return tuple(describe_segment(network, piece, sum(work[index] for index in piece)) for piece in pieces)
 
 
-def describe_segment(network: Network, nodes: Sequence[int], work: float = 0.0) -> Segment:
+def describe_segment(network: Network, nodes: Sequence[int], work: float) -> Segment:
     """Returns the segment of these nodes with the inner values at its border."""
     inside, makers, readers = set(nodes), network.index_of_producer, network.index_of_consumers
     read = dict.fromkeys(value for index in nodes for value in network.nodes[index].reads)
@@ -172,27 +172,25 @@ def _find_kind(node: Node) -> str:
     return "ml" if node.domain == "ai.onnx.ml" else next((kind for kind, is_own in kinds.items() if is_own), "")
 
 
-def _join_small(
-    blocks: Sequence[range], work: Sequence[float], kinds: Sequence[tuple[object, str]], least: float, *, joins_kinds: bool = False
-) -> list[range]:
+def _join_small(blocks: Sequence[range], work: Sequence[float], kinds: Sequence[object], least: float) -> list[range]:
     """Returns the blocks after each block with less than `least` work has joined the next block of its kind. A large block ends the
     joining, so that repeated blocks are joined alike.
     """
     joined: list[range] = []
     is_small = False
     for block in blocks:
-        if is_small and (joins_kinds or not _differ(joined[-1], block, kinds)):
+        if is_small and not _differ(joined[-1], block, kinds):
             joined[-1] = range(joined[-1].start, block.stop)
         else:
             joined.append(block)
         is_small = sum(work[index] for index in joined[-1]) < least
-    if is_small and len(joined) > 1 and (joins_kinds or not _differ(joined[-2], joined[-1], kinds)):
+    if is_small and len(joined) > 1 and not _differ(joined[-2], joined[-1], kinds):
         last = joined.pop()
         joined[-1] = range(joined[-1].start, last.stop)
     return joined
 
 
-def _differ(first: range, second: range, kinds: Sequence[tuple[object, str]]) -> bool:
+def _differ(first: range, second: range, kinds: Sequence[object]) -> bool:
     return {kinds[index] for index in first} != {kinds[index] for index in second}
 
 
