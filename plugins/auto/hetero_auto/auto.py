@@ -17,7 +17,7 @@ from hetero_auto.executable import MemberSource, export_members, import_members
 from hetero_auto.measuring import name_choice, read_choice
 from hetero_auto.multi import POLICY, PRIORITIES_KEY, PROPERTIES
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
-from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable, Way, may_repeat_nodes
+from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable, Loader, may_repeat_nodes
 from hetero_core import Core
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY
@@ -195,8 +195,7 @@ class AutoDevice(Composer):
             streams = max(1, processors // sharers)
             whole = freeze_mapping({**config, THREADS_KEY: max(1, processors // streams), STREAMS_KEY: streams})
             candidates.source = replace(candidates.source, config=whole, sharers=sharers)
-        way = Way(quick if starts_early else None, measures, entry, choice)
-        return AutoExecutable.load(candidates, way)
+        return AutoExecutable.load(Loader(candidates, quick if starts_early else None, entry, choice, measures=measures))
 
     @hookimpl
     def export_network(self, executable: AutoExecutable) -> Payload:
