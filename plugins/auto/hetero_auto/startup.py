@@ -443,26 +443,22 @@ class Loader:
 
         Raises: ClosedError; if nothing serves, the last error of a device.
         """
-        if self.choice is not None and self._settle_as_kept(self.choice):
+        serving, choice = self.pool.members[0].name, self.choice
+        # The device of a kept choice may have changed since, or fail to load the network.
+        is_current = choice is not None and self.candidates.takes_all(choice.device) and self._is_current(choice)
+        if choice is not None and is_current and (serving == choice.device or self._hand_to_first([choice.device])):
             return
         if self.measures:
             self._settle_measured()
-            return
-        serving = self.pool.members[0].name
-        chosen = self.load_first(takewhile(lambda name: name != serving, self.candidates), _LOAD_SECONDS)
+        else:
+            self._hand_to_first(takewhile(lambda name: name != serving, self.candidates))
+
+    def _hand_to_first(self, names: Iterable[str]) -> bool:
+        """Has the first of these devices that can load the network take over; says whether there is one."""
+        chosen = self.load_first(names, _LOAD_SECONDS)
         if chosen is not None:
             self._take_over(chosen)
-
-    def _settle_as_kept(self, choice: Choice) -> bool:
-        """Says whether the device of a kept choice has taken over; False if it has changed since, or cannot load the network."""
-        if not self.candidates.takes_all(choice.device) or not self._is_current(choice):
-            return False
-        if self.pool.members[0].name != choice.device:
-            chosen = self.load_first([choice.device], _LOAD_SECONDS)
-            if chosen is None:
-                return False
-            self._take_over(chosen)
-        return True
+        return chosen is not None
 
     def _is_current(self, choice: Choice) -> bool:
         """Says whether a kept choice is of this version of its device, and of inputs of a similar size."""
