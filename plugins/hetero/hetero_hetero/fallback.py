@@ -76,11 +76,11 @@ class GuardedExecutable(Executable):
     The network of the stage runs within it, wrappers included. A device that starts runs by itself is waited for on the thread of the run.
     """
 
-    def __init__(self, stage: ExecutableNetwork, part: Network | None, pins: Mapping[str, str], substitutes: Substitutes) -> None:
-        """`part` is the network of the stage, None if a blob does not hold it; a stage with `pins` stays on its device."""
+    def __init__(self, stage: ExecutableNetwork, part: Network | None, obstacle: str, substitutes: Substitutes) -> None:
+        """`part` is the network of the stage; the `obstacle` is why the stage stays on its device, if it has to."""
         self._stage, self._own = stage, stage.executable
         self._device = str(stage.device)
-        self._part, self._pins, self._substitutes = part, pins, substitutes
+        self._part, self._obstacle, self._substitutes = part, obstacle, substitutes
         self._lock = threading.Lock()
         self._loaded: ExecutableNetwork | None = None
         self.serving: ExecutableNetwork | None = None
@@ -121,8 +121,10 @@ class GuardedExecutable(Executable):
         began, reason = perf_counter(), describe_error(error)
         try:
             with self._lock:
+                if self._part is None or self._obstacle:
+                    raise UnsupportedNodesError(self._obstacle, {})
                 if self._loaded is None:
-                    self._loaded = self._load()
+                    self._loaded = self._substitutes.load(self._part, self._device, threads=self._stage.config[THREADS_KEY])
                 substitute = self._loaded
         except Exception as refusal:  # noqa: BLE001  # the first error is raised, and notes this one
             error.add_note(f"HETERO_FALLBACK=NEXT finds no other device for the part: {describe_error(refusal)}")
@@ -145,14 +147,6 @@ class GuardedExecutable(Executable):
             logger.warning("%s failed in a run: %s; it runs on %s from now on", self._stage.where, reason, substitute.device)
             self._substitutes.failed.add(self._device)
         return outputs
-
-    def _load(self) -> ExecutableNetwork:
-        """Returns the substitute. Raises: a HeteroError with the reason, if there is none."""
-        for name, device in self._pins.items():
-            raise UnsupportedNodesError(f"node '{name}' is pinned to {device}", {})
-        if self._part is None:
-            raise UnsupportedNodesError("the network of the part is not in the blob", {})
-        return self._substitutes.load(self._part, self._device, threads=self._stage.config[THREADS_KEY])
 
     def _run_elsewhere(self, substitute: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Returns the substitute's outputs for inputs in the memory of the stage's own device, in that memory."""
@@ -207,8 +201,9 @@ def guard_stages(plan: Plan, loaded: Sequence[Loaded], substitutes: Substitutes)
     guarded = []
     for index, (stage, part) in enumerate(loaded):
         if str(stage.device) != substitutes.itself:
-            pins = {name: plan.pins[name] for name in plan.stages[index].nodes if name in plan.pins}
-            stage = stage.surround(GuardedExecutable(stage, part, pins, substitutes))
+            pinned = (f"node '{name}' is pinned to {plan.pins[name]}" for name in plan.stages[index].nodes if name in plan.pins)
+            obstacle = next(pinned, "" if part is not None else "the network of the part is not in the blob")
+            stage = stage.surround(GuardedExecutable(stage, part, obstacle, substitutes))
         guarded.append((stage, part))
     return guarded
 
