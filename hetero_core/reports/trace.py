@@ -182,8 +182,7 @@ def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, _Block]
             # The subgraph did not end.
             begin, end = min(entry.begin for entry in entries), max(entry.begin + entry.seconds for entry in entries)
             stages.append(StageTime(path, entries[0].device, begin, end - begin, entries[0].thread, (), ()))
-    own = any(not entry.path and not entry.source for entry in profile.entries)
-    if profile.began is not None and (own or not stages):
+    if profile.began is not None and (() in grouped or not stages):
         seconds = _find_end(profile) - profile.began
         stages.append(StageTime((), profile.device, profile.began, seconds, profile.thread, (), ()))
     blocks = []

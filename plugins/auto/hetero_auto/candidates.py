@@ -90,8 +90,6 @@ class ChildConfigs(Mapping[str, Mapping[str, Any]]):
 
     def __getitem__(self, child: str) -> Mapping[str, Any]:
         if child not in self._known:
-            if child not in self._order:
-                raise KeyError(child)
             self._known[child] = self._configure(unavailable=[other for other in self._children if other != child])[child]
         return self._known[child]
 
