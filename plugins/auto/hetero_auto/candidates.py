@@ -111,17 +111,14 @@ class Candidates:
         are listed have a warning if they cannot work here.
         """
         self.source = source
+        self.names = tuple(source.configs)
+        """All devices of the list, in order."""
         self._core, self._precision, self._is_listed = source.core, precision, is_listed
         self.answers = source.answers
         self.unavailable: dict[str, str] = {}
         """The reason of each device that was asked and cannot work here."""
         self.query_seconds: dict[str, float] = {}
         """The seconds until each device answered: the first query of a process may import an engine."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All devices of the list, in order."""
-        return tuple(self.source.configs)
 
     def __iter__(self) -> Iterator[str]:
         lacking = []

@@ -216,7 +216,8 @@ class Pool:
         self._choose = choose
         self._replace_failed = replace_failed
         self._lock = threading.Lock()
-        self._members: tuple[Member, ...] = ()
+        self.members: tuple[Member, ...] = ()
+        """The members that get requests, in order of priority."""
         self._waiting: deque[PoolTicket] = deque()
         self._here = threading.local()
         self.is_closed = self._is_held = False
@@ -226,15 +227,10 @@ class Pool:
         self.is_awaited = threading.Event()
         """Open when a thread waits for the choice of a device, and when the pool is closed."""
 
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """The members that get requests, in order of priority."""
-        return self._members
-
     def count_runs(self) -> int:
         """Returns how many requests the members run at once."""
-        apart = sum(member.slots for member in self._members if not member.processors)
-        sharing = [member for member in self._members if member.processors]
+        apart = sum(member.slots for member in self.members if not member.processors)
+        sharing = [member for member in self.members if member.processors]
         if not sharing:
             return max(apart, 1)
         fitting = self._processors // min(member.processors for member in sharing)
@@ -246,8 +242,8 @@ class Pool:
         """
         with self._lock:
             self._processors = processors
-            gone = [member for member in self._members if member not in members]
-            self._members = tuple(members)
+            gone = [member for member in self.members if member not in members]
+            self.members = tuple(members)
             for member in members:
                 self.served.setdefault(member.name, 0)
             is_late = self.is_closed
@@ -263,7 +259,7 @@ class Pool:
 
     def is_busy(self) -> bool:
         """Says whether a request is under way."""
-        return any(member.busy for member in self._members)
+        return any(member.busy for member in self.members)
 
     @contextmanager
     def hold(self, seconds: float) -> Iterator[None]:
@@ -302,16 +298,16 @@ class Pool:
             member.note(perf_counter() - ticket.granted, succeeded=error is None)
             if error is None:
                 self.served[member.name] += 1
-            others = [other for other in self._members if other is not member and other not in ticket.failed]
+            others = [other for other in self.members if other is not member and other not in ticket.failed]
         if error is not None and not is_final:
             ticket.failed[member] = error
             is_final = not others and self._replace_failed(member) is None
         with self._lock:
             goes_on = not is_final and not self.is_closed
             broken = self._find_broken(ticket) if error is None else []
-            self._members = tuple(other for other in self._members if other not in broken)
+            self.members = tuple(other for other in self.members if other not in broken)
             member.busy -= 1
-            leaving = [other for other in (member, *broken) if other not in self._members]
+            leaving = [other for other in (member, *broken) if other not in self.members]
             if goes_on:
                 # First in the queue, as it came first.
                 self._waiting.appendleft(ticket)
@@ -333,9 +329,9 @@ class Pool:
         self.is_awaited.set()
         with self._lock:
             self.is_closed = True
-            for member in self._members:
+            for member in self.members:
                 member.stays_open = False
-            members, self._members = self._members, ()
+            members, self.members = self.members, ()
             dropped, self._waiting = list(self._waiting), deque()
         self._close_idle(members)
         for ticket in dropped:
@@ -345,14 +341,14 @@ class Pool:
         """Returns the members that failed at the request that another member has just completed, and at the request before."""
         for member in ticket.failed:
             member.strikes += 1
-        broken = [member for member in ticket.failed if member.strikes >= STRIKES and member in self._members]
-        return broken if len(broken) < len(self._members) else []
+        broken = [member for member in ticket.failed if member.strikes >= STRIKES and member in self.members]
+        return broken if len(broken) < len(self.members) else []
 
     def _close_idle(self, members: Iterable[Member]) -> None:
         """Closes each of these members that gets nothing more; the last run of a member that is busy does that."""
         for member in members:
             with self._lock:
-                is_idle = not (member.busy or member.is_closed or member.stays_open or member in self._members)
+                is_idle = not (member.busy or member.is_closed or member.stays_open or member in self.members)
                 member.is_closed |= is_idle
             if is_idle:
                 member.loaded.close()
@@ -379,12 +375,12 @@ class Pool:
                 member = self._find_member(ticket, place)
                 if member is not None:
                     del self._waiting[place]
-                    for other in self._members:
+                    for other in self.members:
                         other.passed += 1
                     member.grant()
                     ticket.member, ticket.granted = member, perf_counter()
                     return ticket
-                if self._members and all(member in ticket.failed for member in self._members):
+                if self.members and all(member in ticket.failed for member in self.members):
                     # The members that it could have gone to have left meanwhile.
                     del self._waiting[place]
                     ticket.member = None
@@ -396,11 +392,11 @@ class Pool:
 
     def _find_member(self, ticket: PoolTicket, place: int) -> Member | None:
         """Returns the member for a waiting request; None if it has to wait."""
-        able = [member for member in self._members if member not in ticket.failed]
+        able = [member for member in self.members if member not in ticket.failed]
         first = ticket.state.first
         if first is not None and first.home in able:
             able = [first.home]
-        free_processors = self._processors - sum(member.busy * member.processors for member in self._members)
+        free_processors = self._processors - sum(member.busy * member.processors for member in self.members)
         free = [member for member in able if member.busy < member.slots and member.processors <= free_processors]
         member = self._choose(free, able, place) if free else None
         if first is not None and member is not None:

@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,19 +53,17 @@ class Transfer:
     readers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StageRoute:
-    """One stage: the slots that it reads and writes, the transfers that follow it, and the stages that must have run before."""
+    """One stage: the slots that it reads and writes, the transfers that follow it, the slots that it and these read, and the stages that
+    must have run before.
+    """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     transfers: tuple[Transfer, ...]
+    reads: tuple[int, ...]
     predecessors: tuple[int, ...]
-
-    @cached_property
-    def reads(self) -> tuple[int, ...]:
-        """The slots that the stage and its transfers read."""
-        return (*self.inputs, *(transfer.source for transfer in self.transfers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +130,13 @@ def plan_route(
         StageRoute(
             *borders[index],
             planned.get(index, ()),
+            (*borders[index][0], *(transfer.source for transfer in planned.get(index, ()))),
             tuple(sorted({maker for spec in stage.inputs if (maker := homes[spec.name][1]) is not None})),
         )
         for index, stage in enumerate(stages)
     )
-    counts = Counter(results)
-    counts.update(slot for reads, _ in borders for slot in reads)
-    counts.update(transfer.source for moved in planned.values() for transfer in moved)
+    counts = Counter([*results, *(slot for step in steps for slot in step.reads)])
+    counts.update(transfer.source for transfer in planned.get(None, ()))
     readers = tuple(counts[slot] for slot in range(len(slots)))
     return Route(tuple(first), planned.get(None, ()), steps, tuple(results), list(map(fixed.get, range(len(slots)))), readers)
 
