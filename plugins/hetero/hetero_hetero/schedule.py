@@ -162,9 +162,10 @@ class Flow:
                 if not startable:
                     return
                 index, *others = startable
+                lane, threads = self._schedule.lanes[index], self._schedule.threads[index]
                 self._ready.remove(index)
-                self._busy.add(self._schedule.lanes[index])
-                self._free -= self._schedule.threads[index]
+                self._busy.add(lane)
+                self._free -= threads
             error: BaseException | None = None
             try:
                 with suppress(ClosedError):  # this thread does it all
@@ -174,22 +175,18 @@ class Flow:
             except BaseException as failure:  # noqa: BLE001  # raised in the caller's thread, by run
                 error = failure
             with self._changed:
-                self._finish(index, error)
+                self._busy.discard(lane)
+                self._free += threads
+                self._unfinished -= 1
+                if error is not None and self._error is None:
+                    self._error = error
+                    self._token.is_set = True
+                for after in self._schedule.successors[index]:
+                    self._missing[after] -= 1
+                    if self._missing[after] == 0:
+                        self._ready.append(after)
+                self._ready.sort()
                 self._changed.notify_all()
-
-    def _finish(self, index: int, error: BaseException | None) -> None:
-        """Frees the lane, the threads and the stages behind."""
-        self._busy.discard(self._schedule.lanes[index])
-        self._free += self._schedule.threads[index]
-        self._unfinished -= 1
-        if error is not None and self._error is None:
-            self._error = error
-            self._token.is_set = True
-        for after in self._schedule.successors[index]:
-            self._missing[after] -= 1
-            if self._missing[after] == 0:
-                self._ready.append(after)
-        self._ready.sort()
 
     def _list_startable(self) -> list[int]:
         """Returns the stages that could all start now, in order: each on a lane of its own, all of them within the budget."""
