@@ -184,8 +184,7 @@ class BatchExecutable(Executable):
             state = self._free.pop()
         except IndexError:
             state = child.create_state()
-        measured = [entry.context.profile for entry in batch if entry.context.profile is not None]
-        parts = [profile.of_part(self._title, 0) for profile in measured]
+        parts = [whole.of_part(self._title, 0) for entry in batch if (whole := entry.context.profile) is not None]
         profile = Profile(self._title)
         own = {"profile": profile if parts else None, "token": first.token if len(batch) == 1 else CancelToken()}
         context = first.derive(state, **own, limits=child.create_limits(), outputs=None)
