@@ -13,7 +13,7 @@ from typing import Any
 
 from hetero_auto.pool import Member, MemberMemory, Pool, PoolTicket
 from hetero_core import Core, ExecutableNetwork
-from hetero_core.composing.properties import computes_on_host, describe_parts, share_processors
+from hetero_core.composing.properties import describe_parts, share_processors
 from hetero_core.composing.runs import RequestMemory, run_child, start_child
 from hetero_core.contract import Done, Executable, Payload, QueryResult, RunContext
 from hetero_core.devices.names import ListedDevice
@@ -81,14 +81,6 @@ class MemberSource:
                 opened.callback(members[-1].loaded.close)
             opened.pop_all()
         return members
-
-
-def find_shared(core: Core, entries: Sequence[ListedDevice]) -> frozenset[str]:
-    """Returns the devices without a count that compute on the host's processors, if there are several: they take turns. Runs in
-    parallel would take as long as in sequence, so the faster device should not wait for slower devices.
-    """
-    on_host = [str(entry.device) for entry in entries if entry.count is None and computes_on_host(core, str(entry.device))]
-    return frozenset(on_host if len(on_host) > 1 else ())
 
 
 def export_members(executable: PoolExecutable) -> Payload:

@@ -240,11 +240,8 @@ class HeteroExecutable(Executable):
 
     def find_part(self, name: str) -> ExecutableNetwork | None:
         """Returns the first stage that reads an input, or makes an output, in a memory of its own or of a device in it."""
-        for stage in self.stages:
-            specs = [spec for spec in (*stage.all_inputs, *stage.all_outputs) if spec.name == name]
-            if any(spec.memory != HOST or stage.takes_tensors for spec in specs):
-                return stage
-        return None
+        values = ((stage, spec) for stage in self.stages for spec in (*stage.all_inputs, *stage.all_outputs) if spec.name == name)
+        return next((stage for stage, spec in values if spec.memory != HOST or stage.takes_tensors), None)
 
     def loaded_parts(self) -> tuple[tuple[ExecutableNetwork, Network | None], ...]:
         """Returns the executable of each stage now and its network, which is None if the stage came from its device's own blob."""
