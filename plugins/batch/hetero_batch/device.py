@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from time import monotonic
 from typing import Any
 
@@ -185,9 +183,9 @@ class BatchExecutable(Executable):
         except IndexError:
             state = child.create_state()
         parts = [whole.of_part(self._title, 0) for entry in batch if (whole := entry.context.profile) is not None]
-        profile = Profile(self._title)
-        own = {"profile": profile if parts else None, "token": first.token if len(batch) == 1 else CancelToken()}
-        context = first.derive(state, **own, limits=child.create_limits(), outputs=None)
+        profile = Profile(self._title) if parts else None
+        token = first.token if len(batch) == 1 else CancelToken()
+        context = first.derive(state, profile=profile, token=token, limits=child.create_limits(), outputs=None)
 
         def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
             split: list[list[Any]] = []
@@ -203,6 +201,7 @@ class BatchExecutable(Executable):
                 # The memory of a run that failed, or was set aside, is not used again.
                 self._free.append(state)
             for part in parts:
+                assert profile is not None, "the batch is measured if one of its requests is"
                 part.add_shared(profile)
                 part.end_part(tuple(spec.name for spec in child.all_inputs), tuple(spec.name for spec in child.all_outputs))
             self._end(batch, split, error)
@@ -252,13 +251,15 @@ class BatchExecutable(Executable):
             for key, (expires, tickets) in self._groups.items():
                 if not (nobody_else or expires <= now or _count_rows(tickets) >= self.size):
                     continue
-                rows = list(accumulate(ticket.rows for ticket in tickets))
-                count = max(bisect_right(rows, self.size), 1)
-                batch, tickets[:count] = tickets[:count], []
+                batch = [tickets.pop(0)]
+                rows = batch[0].rows
+                while tickets and rows + tickets[0].rows <= self.size:
+                    rows += tickets[0].rows
+                    batch.append(tickets.pop(0))
                 if not tickets:
                     del self._groups[key]
                 self._running += 1
-                self._batches[rows[count - 1]] = self._batches.get(rows[count - 1], 0) + 1
+                self._batches[rows] = self._batches.get(rows, 0) + 1
                 return batch
             self._watch()
             return None
