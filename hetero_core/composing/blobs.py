@@ -62,15 +62,6 @@ def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owne
         raise BlobDamagedError(f"the blob of {owner} has an index that cannot be read: {type(error).__name__}: {error}") from error
 
 
-def select_steering(core: Core, child: str, config: Mapping[str, Any], child_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values that the import of a part may change: PERF_COUNT of the whole, and the run-time keys of `child_config`.
-
-    `config` is the configuration of the whole, `child_config` the entry of the child from `configure_children`.
-    """
-    keys = core.config_keys(child)
-    return {name: value for name, value in child_config.items() if keys[name].runtime} | {MEASURING_KEY: config[MEASURING_KEY]}
-
-
 def export_part(loaded: ExecutableNetwork, network: Network | None, prefix: str, sections: dict[str, Any]) -> dict[str, Any]:
     """Adds a part's sections; returns its row in the index."""
     row = {"device": str(loaded.device), "fingerprint": loaded.fingerprint}
@@ -91,20 +82,32 @@ def export_part(loaded: ExecutableNetwork, network: Network | None, prefix: str,
 
 
 def import_part(
-    core: Core, row: Mapping[str, Any], prefix: str, sections: Mapping[str, Any], config: Mapping[str, Any], *, owner: str
+    core: Core,
+    row: Mapping[str, Any],
+    prefix: str,
+    sections: Mapping[str, Any],
+    config: Mapping[str, Any],
+    child_config: Mapping[str, Any],
+    threads: Mapping[str, int],
+    *,
+    owner: str,
 ) -> Loaded:
-    """Returns a part on its device, with the keys of `config` that steer running; `owner` is the composer, for messages.
+    """Returns a part on its device, with these threads and those keys that steer running: PERF_COUNT of `config`, the configuration of the
+    whole, and the run-time keys of `child_config`, the entry of the child from `configure_children`. `owner` is the composer, for messages.
 
     Raises: BlobMismatchError; errors of the device, with a note that names the part.
     """
     device, fingerprint = str(row["device"]), row["fingerprint"]
     try:
+        keys = core.config_keys(device)
+        steering = {name: value for name, value in child_config.items() if keys[name].runtime}
+        steering |= {MEASURING_KEY: config[MEASURING_KEY], **threads}
         if row["kind"] == "blob":
-            network, loaded = None, core.import_network(sections[prefix], device, config)
+            network, loaded = None, core.import_network(sections[prefix], device, steering)
         else:
             network = unpack_network(take_prefix(prefix, sections))
             stored = {name: value for name, value in row["config"].items() if value is not None and name not in LIMIT_KEYS}
-            loaded = core.load_network(network, device, {**stored, **config})
+            loaded = core.load_network(network, device, {**stored, **steering})
     except Exception as error:  # a plugin may raise anything; it goes on with a note that names the part
         error.add_note(f"while {prefix} of a blob of {owner} was imported on {device}")
         raise

@@ -6,7 +6,7 @@ The metric DEVICE_PROPERTIES of a loaded network tells the configuration that ea
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hetero_core.contract import DeviceName
@@ -15,7 +15,7 @@ from hetero_core.devices.config import LIMIT_KEYS, LOG_KEY, STANDARD_KEYS, STRIC
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.processors import TOTAL_MEMORY, read_host_memory
 from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, PRIORITY_KEY, REQUESTS_KEY, STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, enumerate_choices, suggest
+from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, HeteroError, enumerate_choices, suggest
 
 if TYPE_CHECKING:
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -73,24 +73,21 @@ def configure_children(
     return configs
 
 
-def describe_properties(parts: Iterable[ExecutableNetwork]) -> dict[str, dict[str, Any]]:
-    """Returns device -> its complete configuration, for the metric DEVICE_PROPERTIES.
-
-    Of several parts on the same device the first counts. The entry of a composed part holds the properties of its own devices.
-    """
-    properties: dict[str, dict[str, Any]] = {}
-    for part in parts:
-        is_composed = PROPERTIES_KEY in part.get_metric("SUPPORTED_METRICS")
-        nested = {PROPERTIES_KEY: part.get_metric(PROPERTIES_KEY)} if is_composed else {}
-        properties.setdefault(str(part.device), {**part.config, **nested})
-    return properties
-
-
 def describe_parts(parts: Sequence[ExecutableNetwork]) -> dict[str, Any]:
-    """Returns the metrics that a composed network has from its parts."""
+    """Returns the metrics that a composed network has from its parts. Of several parts on one device the first tells its configuration,
+    DEVICE_PROPERTIES, in which the entry of a composed part holds the properties of its own devices.
+    """
+
+    def describe(part: ExecutableNetwork) -> dict[str, Any]:
+        is_composed = PROPERTIES_KEY in part.get_metric("SUPPORTED_METRICS")
+        return {**part.config, **({PROPERTIES_KEY: part.get_metric(PROPERTIES_KEY)} if is_composed else {})}
+
     names = ("EXECUTION_DEVICES", "REFERENCE_NODES", "SLOW_NODES")
     joined = {name: tuple(dict.fromkeys(entry for part in parts for entry in part.get_metric(name))) for name in names}
-    return {**joined, PROPERTIES_KEY: lambda: describe_properties(parts)}
+    first_parts: dict[str, ExecutableNetwork] = {}
+    for part in parts:
+        first_parts.setdefault(str(part.device), part)
+    return {**joined, PROPERTIES_KEY: lambda: {device: describe(part) for device, part in first_parts.items()}}
 
 
 def _read_properties(
@@ -135,8 +132,14 @@ def find_unavailable(core: Core, children: Sequence[str]) -> dict[str, str]:
         try:
             core.config_keys(child)
         except DeviceUnavailableError as error:
-            reasons[child] = " ".join(str(error).split())
+            reasons[child] = describe_error(error)
     return reasons
+
+
+def describe_error(error: Exception) -> str:
+    """Returns an error as one line; a foreign error with its type, which often says more than its text."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, HeteroError) else f"{type(error).__name__}: {text}"
 
 
 def computes_on_host(core: Core, child: str) -> bool:

@@ -18,6 +18,29 @@ from hetero_core.runtime.inputs import DeviceTensor, name_place
 from hetero_core.runtime.transfers import move_value
 
 
+class RequestMemory:
+    """The working memory of a request on each of the networks that may run it, made on first use.
+
+    `first` is the first working memory of a request with states, which has two; None for any other request.
+    """
+
+    def __init__(self, first: RequestMemory | None = None) -> None:
+        self.first = first
+        self._state_of_network: dict[ExecutableNetwork, object] = {}
+
+    def create_spare(self) -> RequestMemory:
+        """Returns the second working memory of the same request."""
+        self.first = self
+        return type(self)(self)
+
+    def on(self, network: ExecutableNetwork) -> object:
+        """Returns the working memory for a run on a network. Raises: errors of its device."""
+        if network not in self._state_of_network:
+            beside = None if self.first is None else self.first._state_of_network.get(network)
+            self._state_of_network[network] = network.create_state(beside)
+        return self._state_of_network[network]
+
+
 def run_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Any, ...]:
     """Returns the outputs of a child's run on this thread, in host memory. Raises: errors of the child; PluginError."""
     outputs = child.run_host(fit_tensors(child, inputs, context.profile), context)
@@ -28,18 +51,18 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
     """Begins a run of a child and returns; `done` is called once, from any thread, with the result or the error of `run_child`."""
 
     def settle(make: Callable[[], tuple[Any, ...]]) -> None:
+        outputs, error = None, None
         try:
             outputs = make()
-        except BaseException as error:  # noqa: BLE001  # passed to the waiting caller
-            done(None, error)
-            return
-        done(outputs, None)
+        except BaseException as failure:  # noqa: BLE001  # passed to the waiting caller
+            error = failure
+        done(outputs, error)
 
     def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         if error is not None:
             done(None, child.blame_device(error))
-            return
-        settle(lambda: () if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child))
+        else:
+            settle(lambda: () if context.token.is_set else fill_tensors(child.check_outputs(outputs, context), context, child))
 
     start = child.start
     if start is not None:
@@ -53,12 +76,6 @@ def start_child(child: ExecutableNetwork, inputs: tuple[Array, ...], context: Ru
         done(None, error)
         return
     future.add_done_callback(lambda ended: done(None, RequestCancelledError(dropped)) if ended.cancelled() else None)
-
-
-def describe_part(context: RunContext, child: ExecutableNetwork, index: int, state: object) -> RunContext:
-    """Returns the context of a child's run within a run of its composer; its times go into the composer's profile, by its index."""
-    profile = None if context.profile is None else context.profile.of_part(str(child.device), index)
-    return context.derive(state, profile=profile)
 
 
 def fit_tensors(child: ExecutableNetwork, inputs: tuple[Any, ...], profile: Profile | None) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hetero_core.plan import Boundary, Plan, PlanStage
+from hetero_core.plan import Boundary, Plan
 from hetero_core.reports.text import count
 
 COLORS = ("#2a7fb8", "#b87a00", "#00815d", "#a8527e", "#c04f00", "#8c8200", "#3b5bb5", "#6b6b6b")
@@ -67,7 +67,9 @@ def plan_to_mermaid(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str
             values_of_arrow.setdefault((source, f"p{consumer}"), []).append(_label_value(boundary))
     inner = {boundary.value for boundary in plan.boundaries}
     for stage in plan.stages:
-        detail = _describe_stage(plan, stage, seconds_of_subgraph.get(stage.index))
+        refused, seconds = sum(name not in plan.device_of_node for name in stage.nodes), seconds_of_subgraph.get(stage.index)
+        detail = count(stage.nodes, "node") + (f", {refused} refused" if refused else "")
+        detail += "" if seconds is None else f" · {seconds * 1000:.3f} ms"
         head = _escape(f"{stage.index}: {stage.device}")
         lines.append(f'  p{stage.index}["{head}<br/>{_escape(detail)}"]:::device{index_of_device[stage.device]}')
         if returned := [value for value in stage.outputs if value not in inner]:
@@ -77,13 +79,6 @@ def plan_to_mermaid(plan: Plan, seconds_of_subgraph: Mapping[int, float]) -> str
         lines.append(f'  {source} -->|"{"<br/>".join(map(_escape, [*values[:_MOST_VALUES], *more]))}"| {target}')
     lines += [f"  classDef device{index} fill:{color}40,stroke:{color}" for index, color in enumerate(COLORS)]
     return "\n".join(lines)
-
-
-def _describe_stage(plan: Plan, stage: PlanStage, seconds: float | None) -> str:
-    """Returns "3 nodes, 1 refused · 0.120 ms"."""
-    refused = [name for name in stage.nodes if name not in plan.device_of_node]
-    parts = count(stage.nodes, "node") + (f", {len(refused)} refused" if refused else "")
-    return parts if seconds is None else f"{parts} · {seconds * 1000:.3f} ms"
 
 
 def _escape(text: str) -> str:

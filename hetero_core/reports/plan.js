@@ -77,10 +77,9 @@
     const rows = [];
     depths.forEach((depth, index) => (rows[depth] = rows[depth] || []).push(index));
     const middle = Array(count).fill(0);
+    const findMean = (index) => makers[index].reduce((sum, one) => sum + middle[one], 0) / (makers[index].length || 1);
     for (const row of rows) {
-      const means = row.map((index) => makers[index].reduce((sum, one) => sum + middle[one], 0) / (makers[index].length || 1));
-      const meanOf = new Map(row.map((index, number) => [index, means[number]]));
-      row.sort((a, b) => meanOf.get(a) - meanOf.get(b));
+      row.sort((a, b) => findMean(a) - findMean(b));
       row.forEach(function (index, number) { middle[index] = (number - (row.length - 1) / 2) * BOX.right; });
     }
     const height = Math.max(Math.ceil(Math.sqrt(rows.length * 3)), 8);
@@ -131,7 +130,9 @@
       boxes.set(row.key, box);
     });
     back.hidden = inside === null;
-    begin();
+    // All of the drawing; its first columns if it is too large to be read whole.
+    fit();
+    if (view.scale < 0.35) show(0, 0, 0.7);
   }
 
   function drawPlan() {
@@ -176,34 +177,23 @@
   let drag = null;
   let isDragged = false;
 
-  function show() {
-    scene.setAttribute("transform", "translate(" + view.x + " " + view.y + ") scale(" + view.scale + ")");
+  function show(x, y, scale) {
+    Object.assign(view, { x: x, y: y, scale: scale });
+    scene.setAttribute("transform", "translate(" + x + " " + y + ") scale(" + scale + ")");
   }
 
   function fit() {
     const frame = drawing.getBoundingClientRect();
-    view.scale = Math.min(frame.width / size.width, frame.height / size.height, 1.25) || 1;
-    view.x = (frame.width - size.width * view.scale) / 2;
-    view.y = Math.max((frame.height - size.height * view.scale) / 2, 0);
-    show();
-  }
-
-  function begin() {
-    // All of the drawing; its first columns if it is too large to be read whole.
-    fit();
-    if (view.scale < 0.35) {
-      Object.assign(view, { x: 0, y: 0, scale: 0.7 });
-      show();
-    }
+    const scale = Math.min(frame.width / size.width, frame.height / size.height, 1.25) || 1;
+    show((frame.width - size.width * scale) / 2, Math.max((frame.height - size.height * scale) / 2, 0), scale);
   }
 
   function reveal(number) {
     // Moves a box to the middle, and nearer if its text could not be read.
     const frame = drawing.getBoundingClientRect();
-    view.scale = Math.max(view.scale, 0.7);
-    view.x = frame.width / 2 - (places[number].x + BOX.width / 2) * view.scale;
-    view.y = frame.height / 2 - (places[number].y + BOX.height / 2) * view.scale;
-    show();
+    const scale = Math.max(view.scale, 0.7);
+    const [x, y] = [places[number].x + BOX.width / 2, places[number].y + BOX.height / 2];
+    show(frame.width / 2 - x * scale, frame.height / 2 - y * scale, scale);
   }
 
   drawing.addEventListener("wheel", function (event) {
@@ -211,10 +201,7 @@
     const frame = drawing.getBoundingClientRect();
     const [x, y, lines] = [event.clientX - frame.left, event.clientY - frame.top, event.deltaMode === 1 ? 16 : 1];
     const scale = Math.min(Math.max(view.scale * Math.exp(-event.deltaY * lines * 0.0015), 0.02), 8);
-    view.x = x - (x - view.x) * (scale / view.scale);
-    view.y = y - (y - view.y) * (scale / view.scale);
-    view.scale = scale;
-    show();
+    show(x - (x - view.x) * (scale / view.scale), y - (y - view.y) * (scale / view.scale), scale);
   }, { passive: false });
   document.getElementById("zoom-fit").addEventListener("click", fit);
 
@@ -228,8 +215,7 @@
     const [dx, dy] = [event.clientX - drag.x, event.clientY - drag.y];
     if (!isDragged && Math.hypot(dx, dy) < 4) return;
     isDragged = true;
-    Object.assign(view, { x: drag.left + dx, y: drag.top + dy });
-    show();
+    show(drag.left + dx, drag.top + dy, view.scale);
   });
   for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, function () { drag = null; });
   drawing.addEventListener("click", function () { if (!isDragged && inside === null) choose(null); });
@@ -248,8 +234,8 @@
   }
 
   function describePlan() {
-    panel.append(make("p", "fact", "Devices by priority: " + plan.priorities.join(", ")));
-    panel.append(make("p", "quiet", "Click a subgraph for its nodes and its values. Drag to move, turn the wheel to zoom."));
+    panel.append(make("p", "fact", "Devices by priority: " + plan.priorities.join(", ")),
+      make("p", "quiet", "Click a subgraph for its nodes and its values. Drag to move, turn the wheel to zoom."));
     if (plan.note) panel.append(make("p", "quiet", plan.note));
     const timed = plan.subgraphs.map((one, index) => [one.seconds, index]).filter((one) => one[0] !== null);
     listLargest("slowest subgraphs", timed,

@@ -121,37 +121,25 @@ def list_events(profiles: Sequence[Profile], *, title: str = "", first_process: 
     if transfers_of_all:
         blocks[_TRANSFERS] = transfers_of_all
     events: list[Event] = []
-    place_of_slice: dict[_Slice, tuple[int, int]] = {}
+    place_of_slice: dict[_Slice, dict[str, int]] = {}
     for number, (name, own) in enumerate(blocks.items(), first_process):
         placed = _assign_tracks(own)
-        events += _name_tracks(f"{title}{name}", number, name, max((track for _, track in placed), default=0) + 1)
-        events += [_write_slice(part, number, track + 1) for part, track in placed]
-        place_of_slice |= {part: (number, track + 1) for part, track in placed}
+        width = max((track for _, track in placed), default=0) + 1
+        titles = [f"{title}{name}", name, *(f"{name} ({row})" for row in range(2, width + 1))]
+        for row, text in enumerate(titles):
+            kind, index = ("thread", row) if row else ("process", number)
+            for what, value in (("name", text), ("sort_index", index)):
+                events.append({"ph": "M", "name": f"{kind}_{what}", "pid": number, "tid": row, "args": {what: value}})
+        for part, track in placed:
+            place_of_slice[part] = place = {"pid": number, "tid": track + 1}
+            times = {"ts": part.begin / 1000, "dur": (part.end - part.begin) / 1000}
+            events.append({"ph": "X", "name": part.name, "cat": part.category, **place, **times, "args": dict(part.arguments)})
     for number, (source, target) in zip(count(first_process * _MOST_ARROWS), arrows, strict=False):
         # An arrow belongs to the slice around it: it leaves in the last nanosecond, and arrives in the first.
-        events.append(_write_end("s", number, source.end - 1, *place_of_slice[source]))
-        events.append(_write_end("f", number, target.begin, *place_of_slice[target]) | {"bp": "e"})
+        arrow = {"name": "value", "cat": "value", "id": number}
+        events.append({"ph": "s", **arrow, **place_of_slice[source], "ts": (source.end - 1) / 1000})
+        events.append({"ph": "f", **arrow, **place_of_slice[target], "ts": target.begin / 1000, "bp": "e"})
     return events
-
-
-def _name_tracks(title: str, number: int, name: str, width: int) -> list[Event]:
-    titles = [title, name, *(f"{name} ({row})" for row in range(2, width + 1))]
-    events: list[Event] = []
-    for row, text in enumerate(titles):
-        kind, index = ("thread", row) if row else ("process", number)
-        for what, value in (("name", text), ("sort_index", index)):
-            events.append({"ph": "M", "name": f"{kind}_{what}", "pid": number, "tid": row, "args": {what: value}})
-    return events
-
-
-def _write_slice(piece: _Slice, process: int, track: int) -> Event:
-    times = {"ts": piece.begin / 1000, "dur": (piece.end - piece.begin) / 1000}
-    place = {"pid": process, "tid": track}
-    return {"ph": "X", "name": piece.name, "cat": piece.category, **place, **times, "args": dict(piece.arguments)}
-
-
-def _write_end(phase: str, number: int, moment: int, process: int, track: int) -> Event:
-    return {"ph": phase, "name": "value", "cat": "value", "id": number, "pid": process, "tid": track, "ts": moment / 1000}
 
 
 def _make_slice(name: str, category: str, begin: float, end: float, arguments: Mapping[str, Any], *, thread: int = 0) -> _Slice:
@@ -194,12 +182,25 @@ def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, _Block]
             # The subgraph did not end.
             begin, end = min(entry.begin for entry in entries), max(entry.begin + entry.seconds for entry in entries)
             stages.append(StageTime(path, entries[0].device, begin, end - begin, entries[0].thread, (), ()))
-    own = any(not entry.path and not entry.source for entry in profile.entries)
-    if profile.began is not None and (own or not stages):
+    if profile.began is not None and (() in grouped or not stages):
         seconds = _find_end(profile) - profile.began
         stages.append(StageTime((), profile.device, profile.began, seconds, profile.thread, (), ()))
-    entries_of_stage = _share_out(profile.entries, stages)
-    return [(stage, _draw_stage(stage, entries, request)) for stage, entries in zip(stages, entries_of_stage, strict=True)]
+    blocks = []
+    for stage, entries in zip(stages, _share_out(profile.entries, stages), strict=True):
+        place = {"request": request, "subgraph": "/".join(map(str, stage.path))}
+        nodes = []
+        for entry in entries:
+            is_transfer = entry.operator == "transfer"
+            arguments = {**place, "operator": entry.operator, **({"bytes": entry.nbytes} if is_transfer else {})}
+            category = "transfer" if is_transfer else "node"
+            nodes.append(
+                _make_slice(entry.node, category, entry.begin, entry.begin + entry.seconds, arguments, thread=entry.thread)
+            )
+        name = f"subgraph {place['subgraph']}" if stage.path else "network"
+        details = {**place, "device": stage.device, "reads": stage.reads, "writes": stage.writes}
+        frame = _make_slice(name, "subgraph", stage.begin, stage.begin + stage.seconds, details)
+        blocks.append((stage, _Block(stage.device, frame, nodes)))
+    return blocks
 
 
 def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list[list[NodeTime]]:
@@ -213,21 +214,6 @@ def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list
             last = bisect_right(runs, entry.begin, key=lambda run: run[0].begin) - 1
             runs[max(last, 0)][1].append(entry)
     return shares
-
-
-def _draw_stage(stage: StageTime, entries: Sequence[NodeTime], request: int) -> _Block:
-    path = "/".join(map(str, stage.path))
-    arguments = {"request": request, "subgraph": path, "device": stage.device, "reads": stage.reads, "writes": stage.writes}
-    name = f"subgraph {path}" if path else "network"
-    frame = _make_slice(name, "subgraph", stage.begin, stage.begin + stage.seconds, arguments)
-    return _Block(stage.device, frame, [_draw_node(entry, path, request) for entry in entries])
-
-
-def _draw_node(entry: NodeTime, path: str, request: int) -> _Slice:
-    nbytes = {"bytes": entry.nbytes} if entry.operator == "transfer" else {}
-    arguments = {"request": request, "subgraph": path, "operator": entry.operator, **nbytes}
-    category = "transfer" if entry.operator == "transfer" else "node"
-    return _make_slice(entry.node, category, entry.begin, entry.begin + entry.seconds, arguments, thread=entry.thread)
 
 
 def _draw_transfer(entry: NodeTime, request: int) -> _Block:
@@ -246,11 +232,11 @@ def _find_arrows(
     for entry, block in transfers:
         # A transfer has the path of the subgraph that it follows; a transfer of an input has the path of the split network.
         maker = makers.get((entry.path[:-1], entry.node)) if entry.path else None
+        path = entry.path
         if maker is not None and maker.end <= block.frame.begin:
             arrows.append((maker, block.frame))
-            copies_of_value.setdefault((entry.path[:-1], entry.node), []).append((entry, block.frame))
-        else:
-            copies_of_value.setdefault((entry.path, entry.node), []).append((entry, block.frame))
+            path = path[:-1]
+        copies_of_value.setdefault((path, entry.node), []).append((entry, block.frame))
     for stage, block in parts:
         for value in stage.reads if stage.path else ():
             place = stage.path[:-1], value

@@ -17,7 +17,7 @@ from hetero_auto.executable import MemberSource, export_members, import_members
 from hetero_auto.measuring import name_choice, read_choice
 from hetero_auto.multi import POLICY, PRIORITIES_KEY, PROPERTIES
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
-from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable, Way, may_repeat_nodes
+from hetero_auto.startup import CUMULATIVE, MEASURE_KEY, RUNTIME_KEY, AutoExecutable, Loader, may_repeat_nodes
 from hetero_core import Core
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY
@@ -168,12 +168,12 @@ class AutoDevice(Composer):
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """The answer of the first device that takes the whole network, else of the device that takes most of it."""
-        return self._explain(device, self._find_candidates(device, network, config)[0])
+        return self._explain(device, self._find_candidates(device, network, config))
 
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Loads the network on the device that serves first; the chosen device is loaded meanwhile."""
-        candidates, source = self._find_candidates(device, network, config)
+        candidates = self._find_candidates(device, network, config)
         is_cumulative = config[HINT_KEY] == CUMULATIVE
         stays = stays_on_first(config)
         starts_early = config[STARTUP_KEY] and not is_cumulative and not stays
@@ -194,9 +194,8 @@ class AutoDevice(Composer):
             processors, sharers = config[THREADS_KEY] * config[STREAMS_KEY], len(list(candidates))
             streams = max(1, processors // sharers)
             whole = freeze_mapping({**config, THREADS_KEY: max(1, processors // streams), STREAMS_KEY: streams})
-            source = replace(source, config=whole, sharers=sharers)
-        way = Way(quick if starts_early else None, measures, entry, choice)
-        return AutoExecutable.load(source, candidates, way)
+            candidates.source = replace(candidates.source, config=whole, sharers=sharers)
+        return AutoExecutable.load(Loader(candidates, quick if starts_early else None, entry, choice, measures=measures))
 
     @hookimpl
     def export_network(self, executable: AutoExecutable) -> Payload:
@@ -216,8 +215,8 @@ class AutoDevice(Composer):
             executable.hand_over()
         return executable
 
-    def _find_candidates(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[Candidates, MemberSource]:
-        """Returns the devices that take the whole network, and the source of members. Raises: as `configure_children`, for a list."""
+    def _find_candidates(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Candidates:
+        """Returns the devices that take the whole network. Raises: as `configure_children`, for a list."""
         children = self.require_children(device)
         order = order_devices(self._core, device, children, network, config)
         configs = ChildConfigs(self._core, device, children, config, order)
@@ -226,10 +225,8 @@ class AutoDevice(Composer):
             with suppress(DeviceUnavailableError):
                 configs[child]
         precision = "" if stays_on_first(config) else find_precision(network)
-        candidates = Candidates(self._core, network, configs, precision, title=str(device) if is_listed else "")
-        entries = self.list_entries(device)
-        source = MemberSource(self._core, str(device), network, entries, config, configs, sharers=1, answers=candidates.answers)
-        return candidates, source
+        source = MemberSource(self._core, str(device), network, self.list_entries(device), config, configs, sharers=1)
+        return Candidates(source, precision, is_listed=is_listed)
 
     def _explain(self, device: DeviceName, candidates: Candidates) -> QueryResult:
         """Returns the answer of the first candidate, else of the device that takes most, with the reasons of all that were asked.

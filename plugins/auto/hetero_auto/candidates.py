@@ -14,9 +14,10 @@ from math import inf, prod
 from time import perf_counter
 from typing import Any
 
+from hetero_auto.executable import MemberSource
 from hetero_core import Core
-from hetero_core.composing.properties import configure_children
-from hetero_core.contract import DeviceName, QueryResult
+from hetero_core.composing.properties import configure_children, describe_error
+from hetero_core.contract import DeviceName
 from hetero_core.errors import DeviceUnavailableError, HeteroError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import TensorType, fixed_sizes
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _PRECISIONS = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16"}
 _QUANTIZED = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
+"""Element types of at most 8 bits."""
 _RANKS = {"accelerator": 0, "engine": 0, "processor": 1, "interpreter": 2}
 """The kinds that a device's package may state; "composer" is for devices that are made of others or need a list."""
 
@@ -74,12 +76,6 @@ def find_precision(network: Network) -> str:
     return _PRECISIONS[max(nbytes, key=lambda dtype: nbytes[dtype])] if nbytes else "FP32"
 
 
-def count_quantized(network: Network) -> int:
-    """Returns the number of weights of at most 8 bits; weights that are packed into bytes count as these bytes."""
-    types = (constant.type for constant in network.initializers.values())
-    return sum(prod(fixed_sizes(own.shape) or ()) for own in types if isinstance(own, TensorType) and own.dtype in _QUANTIZED)
-
-
 class ChildConfigs(Mapping[str, Mapping[str, Any]]):
     """The configuration of each device of a list, worked out when it is first read. Raises: as `configure_children`."""
 
@@ -94,8 +90,6 @@ class ChildConfigs(Mapping[str, Mapping[str, Any]]):
 
     def __getitem__(self, child: str) -> Mapping[str, Any]:
         if child not in self._known:
-            if child not in self._order:
-                raise KeyError(child)
             self._known[child] = self._configure(unavailable=[other for other in self._children if other != child])[child]
         return self._known[child]
 
@@ -112,28 +106,23 @@ class ChildConfigs(Mapping[str, Mapping[str, Any]]):
 class Candidates:
     """A walk over the names that can be repeated. Devices of the network's precision go first. Safe for threads."""
 
-    def __init__(
-        self, core: Core, network: Network, configs: Mapping[str, Mapping[str, Any]], precision: str, *, title: str
-    ) -> None:
-        """`configs` has every device of the list, in order; `title` is the list for warnings, if a list was given. Without `precision`
-        the order is that of the list.
+    def __init__(self, source: MemberSource, precision: str, *, is_listed: bool) -> None:
+        """The source's configurations are of every device of the list, in order; without `precision` that is the order. Only devices that
+        are listed have a warning if they cannot work here.
         """
-        self._core, self._network, self._configs, self._precision = core, network, configs, precision
-        self._title = title
-        self.answers: dict[str, QueryResult] = {}
+        self.source = source
+        self.names = tuple(source.configs)
+        """All devices of the list, in order."""
+        self._core, self._precision, self._is_listed = source.core, precision, is_listed
+        self.answers = source.answers
         self.unavailable: dict[str, str] = {}
         """The reason of each device that was asked and cannot work here."""
         self.query_seconds: dict[str, float] = {}
         """The seconds until each device answered: the first query of a process may import an engine."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All devices of the list, in order."""
-        return tuple(self._configs)
-
     def __iter__(self) -> Iterator[str]:
         lacking = []
-        for name in filter(self.takes_all, self._configs):
+        for name in filter(self.takes_all, self.names):
             capabilities = self._core.get_metric(name, "OPTIMIZATION_CAPABILITIES") if self._precision else ()
             own = {"INT8", *_PRECISIONS.values()}.intersection(capabilities)
             # A device without named precisions, as a composite device, is assumed to compute in all.
@@ -150,11 +139,11 @@ class Candidates:
             try:
                 self._core.config_keys(name)
             except DeviceUnavailableError as error:
-                self.unavailable[name] = reason = " ".join(str(error).split())
-                if self._title:
-                    logger.warning("%s goes on without %s: %s", self._title, name, reason)
+                self.unavailable[name] = reason = describe_error(error)
+                if self._is_listed:
+                    logger.warning("%s goes on without %s: %s", self.source.owner, name, reason)
             else:
-                answer = self._core.query_network(self._network, name, self._configs[name])
+                answer = self._core.query_network(self.source.network, name, self.source.configs[name])
                 self.query_seconds[name] = perf_counter() - began
                 self.answers[name] = answer
         return name in self.answers and not self.answers[name].refused
@@ -166,7 +155,11 @@ class Candidates:
         """
         backwards = list(reversed(self.names))
         backwards.sort(key=self.holds_lock)
-        quantized, limits = count_quantized(self._network), {name: self._find_quick_weights(name) for name in backwards}
+        types = (constant.type for constant in self.source.network.initializers.values())
+        narrow = (own for own in types if isinstance(own, TensorType) and own.dtype in _QUANTIZED)
+        # Weights that are packed into bytes count as these bytes.
+        quantized = sum(prod(fixed_sizes(own.shape) or ()) for own in narrow)
+        limits = {name: self._find_quick_weights(name) for name in backwards}
         if quantized > next((inf if limit is None else limit for limit in limits.values()), inf):
             prompt = [name for name, limit in limits.items() if limit is not None and limit >= quantized]
             backwards = [*prompt, *backwards]

@@ -6,7 +6,6 @@ and outputs are the host's; a tensor of the caller stays in the memory of the de
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,8 +13,8 @@ from typing import Any
 
 from hetero_auto.pool import Member, MemberMemory, Pool, PoolTicket
 from hetero_core import Core, ExecutableNetwork
-from hetero_core.composing.properties import computes_on_host, describe_parts, share_processors
-from hetero_core.composing.runs import run_child, start_child
+from hetero_core.composing.properties import describe_parts, share_processors
+from hetero_core.composing.runs import RequestMemory, run_child, start_child
 from hetero_core.contract import Done, Executable, Payload, QueryResult, RunContext
 from hetero_core.devices.names import ListedDevice
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
@@ -42,7 +41,7 @@ class MemberSource:
     configs: Mapping[str, Mapping[str, Any]]
     sharers: int
     shared: frozenset[str] = frozenset()
-    answers: Mapping[str, QueryResult] = field(default_factory=dict)
+    answers: dict[str, QueryResult] = field(default_factory=dict)
 
     @property
     def processors(self) -> int:
@@ -84,14 +83,6 @@ class MemberSource:
         return members
 
 
-def find_shared(core: Core, entries: Sequence[ListedDevice]) -> frozenset[str]:
-    """Returns the devices without a count that compute on the host's processors, if there are several: they take turns. Runs in
-    parallel would take as long as in sequence, so the faster device should not wait for slower devices.
-    """
-    on_host = [str(entry.device) for entry in entries if entry.count is None and computes_on_host(core, str(entry.device))]
-    return frozenset(on_host if len(on_host) > 1 else ())
-
-
 def export_members(executable: PoolExecutable) -> Payload:
     """Returns the payload of the members: an index in JSON, and for each of them the blob of its own device."""
     from hetero_core.composing.blobs import export_part, pack_index  # only a blob needs these, and a first answer no blob
@@ -116,7 +107,7 @@ def import_members(
     """Returns inputs, outputs, the members of a payload, and how many processors those share that share some.
 
     Raises: BlobDamagedError, BlobMismatchError, errors of a device."""
-    from hetero_core.composing.blobs import import_part, read_index, select_steering  # as above
+    from hetero_core.composing.blobs import import_part, read_index  # as above
 
     def read(fields: Mapping[str, Any]) -> list[tuple[dict[str, Any], str, int, int]]:
         rows = [(dict(row), str(row["device"]), int(row["slots"]), int(row["index"])) for row in fields["devices"]]
@@ -134,8 +125,7 @@ def import_members(
             shares = sharing > 1 and bool(row.get("shares"))
             requests = processors if shares else slots
             threads = share_processors(core, device, config, configs[device], sharers=sharers, requests=requests)
-            steered = {**select_steering(core, device, config, configs[device]), **threads}
-            loaded, _ = import_part(core, row, f"device/{place}", payload.sections, steered, owner=owner)
+            loaded, _ = import_part(core, row, f"device/{place}", payload.sections, config, configs[device], threads, owner=owner)
             opened.callback(loaded.close)
             own = min(max(threads[THREADS_KEY] // threads[STREAMS_KEY], 1), processors) if shares else 0
             members.append(Member(loaded, threads[STREAMS_KEY] if shares else slots, index, processors=own))
@@ -164,25 +154,27 @@ class PoolExecutable(Executable):
         """Returns working memory in which each member's is made when it is needed."""
         return MemberMemory()
 
-    def create_spare(self, state: object) -> MemberMemory:
+    def create_spare(self, state: Any) -> RequestMemory:
         """Returns the second working memory of a request with states, which stays with one member."""
-        assert isinstance(state, MemberMemory), "a spare is made for a state of this executable"
-        return state.create_spare()
+        return state.create_spare()  # type: ignore[no-any-return]  # of the state that this executable made
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; waits for a free member and runs on this thread."""
-        ticket = _WaitingTicket(inputs, context)
+        ticket = PoolTicket(inputs, context)
+        self.pool.enter(ticket)
         while True:
-            if not ticket.failed:
-                self.pool.enter(ticket)
+            ticket.wait()
             try:
-                outputs = ticket.run()
+                inner = ticket.open_run()
+                assert ticket.member is not None
+                outputs = run_child(ticket.member.loaded, inputs, inner)
+                ticket.end_run(inner)
             except BaseException as error:
-                if ticket.member is None or not self.pool.leave(ticket, error):
-                    if error in ticket.failed.values():
-                        raise ticket.describe_failure() from None
-                    raise
-                continue
+                if self.pool.leave(ticket, error):
+                    continue
+                if error in ticket.failed.values():
+                    raise ticket.describe_failure() from None
+                raise
             self.pool.leave(ticket, None)
             return outputs
 
@@ -206,36 +198,6 @@ class PoolExecutable(Executable):
     def close(self) -> None:
         """Closes the members; those in a run are closed after it."""
         self.pool.close()
-
-
-class _WaitingTicket(PoolTicket):
-    """A request that its caller waits for, and runs."""
-
-    def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
-        super().__init__(inputs, context)
-        self._granted = threading.Event()
-        self._refusal: BaseException | None = None
-
-    def begin(self) -> None:
-        """Lets the caller go on."""
-        self._granted.set()
-
-    def drop(self, error: BaseException) -> None:
-        """Lets the caller go on, to raise this."""
-        self.member, self._refusal = None, error
-        self._granted.set()
-
-    def run(self) -> tuple[Any, ...]:
-        """Waits for a member and returns its result."""
-        self._granted.wait()
-        self._granted = threading.Event()
-        if self._refusal is not None:
-            raise self._refusal
-        inner = self.open_run()
-        assert self.member is not None
-        outputs = run_child(self.member.loaded, self.inputs, inner)
-        self.end_run(inner)
-        return outputs
 
 
 class StartedTicket(PoolTicket):
@@ -262,7 +224,3 @@ class StartedTicket(PoolTicket):
             self.end_run(inner)
         if not self._leave(self, error):
             self._done(outputs, self.describe_failure() if error is not None and error in self.failed.values() else error)
-
-    def drop(self, error: BaseException) -> None:
-        """Tells the holder of the request that the run has ended."""
-        self._done(None, error)

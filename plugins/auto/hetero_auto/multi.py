@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hetero_auto.executable import MemberSource, PoolExecutable, export_members, find_shared, import_members
+from hetero_auto.executable import MemberSource, PoolExecutable, export_members, import_members
 from hetero_auto.pool import POLICIES, POLICY_KEY, Pool
 from hetero_core.composing.composer import Composer
-from hetero_core.composing.properties import PROPERTIES_KEY, configure_children
+from hetero_core.composing.properties import PROPERTIES_KEY, computes_on_host, configure_children
 from hetero_core.contract import ConfigKey, DeviceName, Executable, Payload, QueryResult, freeze_mapping
 from hetero_core.devices.names import normalise_arguments, parse_device_name
 from hetero_core.devices.query import answer_query
@@ -89,7 +89,11 @@ class MultiDevice(Composer):
         children = self.require_children(device)
         configs = configure_children(self._core, device, children, config)
         entries = self.list_entries(device)
-        shared = find_shared(self._core, entries)
+        on_host = [
+            str(entry.device) for entry in entries if entry.count is None and computes_on_host(self._core, str(entry.device))
+        ]
+        # Several without a count take turns: runs in parallel would take as long as in sequence, and the faster device should not wait.
+        shared = frozenset(on_host if len(on_host) > 1 else ())
         sharers = len(children) - max(len(shared) - 1, 0)
         return MemberSource(self._core, str(device), network, entries, config, configs, sharers=sharers, shared=shared)
 

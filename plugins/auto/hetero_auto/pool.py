@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
 from hetero_core import ExecutableNetwork
-from hetero_core.composing.runs import describe_part
+from hetero_core.composing.runs import RequestMemory
 from hetero_core.contract import RunContext
 from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
 
@@ -71,42 +71,22 @@ class Member:
             self.seconds = seconds if self.seconds == 0 or self._is_stale else 0.8 * self.seconds + 0.2 * seconds
 
 
-class Home:
-    """The member that a request with states stays with; None before its first run."""
-
-    member: Member | None = None
-
-
-class MemberMemory:
-    """The working memory of a request on each of its members, made on first use."""
+class MemberMemory(RequestMemory):
+    """The working memory of a request in a pool. A request with states stays with one member, the `home` of its first memory."""
 
     has_run = False
-
-    def __init__(self, home: Home | None = None) -> None:
-        self.home = home
-        self._state_of_member: dict[Member, object] = {}
-        self._spare: MemberMemory | None = None
-
-    def create_spare(self) -> MemberMemory:
-        """Returns the second working memory of the same request, which has states: both stay with the same member."""
-        if self.home is None:
-            self.home = Home()
-        spare = MemberMemory(self.home)
-        spare._spare = self
-        return spare
-
-    def on(self, member: Member) -> object:
-        """Returns the working memory for a run on a member. Raises: errors of its device."""
-        if member not in self._state_of_member:
-            beside = None if self._spare is None else self._spare._state_of_member.get(member)
-            self._state_of_member[member] = member.loaded.create_state(beside)
-        return self._state_of_member[member]
+    home: Member | None = None
+    first: MemberMemory | None
 
 
 class PoolTicket:
-    """A request in the pool: its run, the members that failed at it, and the member that has it now."""
+    """A request in the pool: its run, the members that failed at it, and the member that has it now. Its caller waits for the member and
+    runs it.
+    """
 
     member: Member | None = None
+    refusal: BaseException | None = None
+    """The error of a request that will not get a member."""
     granted = 0.0
 
     def __init__(self, inputs: tuple[Any, ...], context: RunContext) -> None:
@@ -116,7 +96,21 @@ class PoolTicket:
         state = context.state
         assert isinstance(state, MemberMemory), "a request runs with the state that its executable made"
         self.state = state
-        self.home = state.home
+        self._is_granted = threading.Lock()
+        self._is_granted.acquire()
+
+    def begin(self) -> None:
+        """Is called once for each member that the request is granted, and if it has a refusal."""
+        self._is_granted.release()
+
+    def wait(self) -> None:
+        """Returns when the request has a member or a refusal."""
+        self._is_granted.acquire()
+
+    def drop(self, error: BaseException) -> None:
+        """Ends a request that will not get a member."""
+        self.member, self.refusal = None, error
+        self.begin()
 
     def describe_failure(self) -> BaseException:
         """Returns the error of the member that failed first, with a note for each further failure."""
@@ -127,25 +121,21 @@ class PoolTicket:
         return error
 
     def open_run(self) -> RunContext:
-        """Returns the context of the run on the member. Raises: RequestCancelledError; errors of the member's device."""
+        """Returns the context of the run on the member. Raises: RequestCancelledError; the refusal; errors of the member's device."""
+        if self.refusal is not None:
+            raise self.refusal
         assert self.member is not None, "a request runs on the member that it was granted"
         if self.context.token.is_set:
             raise RequestCancelledError("the request was cancelled before a device was free")
-        return describe_part(self.context, self.member.loaded, self.member.index, self.state.on(self.member))
+        member, profile = self.member, self.context.profile
+        inner = None if profile is None else profile.of_part(member.name, member.index)
+        return self.context.derive(self.state.on(member.loaded), profile=inner)
 
     def end_run(self, inner: RunContext) -> None:
         """Writes into the profile which device has run the request."""
         if inner.profile is not None and self.member is not None:
             loaded = self.member.loaded
             inner.profile.end_part(tuple(spec.name for spec in loaded.inputs), tuple(spec.name for spec in loaded.outputs))
-
-    def begin(self) -> None:
-        """Is called once for each member that the request is granted."""
-        raise NotImplementedError
-
-    def drop(self, error: BaseException) -> None:
-        """Is called if the request will not get a member."""
-        raise NotImplementedError
 
 
 Policy = Callable[[Sequence[Member], Sequence[Member], int], Member | None]
@@ -226,7 +216,8 @@ class Pool:
         self._choose = choose
         self._replace_failed = replace_failed
         self._lock = threading.Lock()
-        self._members: tuple[Member, ...] = ()
+        self.members: tuple[Member, ...] = ()
+        """The members that get requests, in order of priority."""
         self._waiting: deque[PoolTicket] = deque()
         self._here = threading.local()
         self.is_closed = self._is_held = False
@@ -236,15 +227,10 @@ class Pool:
         self.is_awaited = threading.Event()
         """Open when a thread waits for the choice of a device, and when the pool is closed."""
 
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """The members that get requests, in order of priority."""
-        return self._members
-
     def count_runs(self) -> int:
         """Returns how many requests the members run at once."""
-        apart = sum(member.slots for member in self._members if not member.processors)
-        sharing = [member for member in self._members if member.processors]
+        apart = sum(member.slots for member in self.members if not member.processors)
+        sharing = [member for member in self.members if member.processors]
         if not sharing:
             return max(apart, 1)
         fitting = self._processors // min(member.processors for member in sharing)
@@ -256,29 +242,24 @@ class Pool:
         """
         with self._lock:
             self._processors = processors
-            gone = [member for member in self._members if member not in members]
-            self._members = tuple(members)
+            gone = [member for member in self.members if member not in members]
+            self.members = tuple(members)
             for member in members:
                 self.served.setdefault(member.name, 0)
             is_late = self.is_closed
-            idle = [member for member in gone if self._leaves(member)]
-        for member in idle:
-            member.loaded.close()
+        self._close_idle(gone)
         if is_late:
             self.close()
         self._advance()
 
     def release(self, member: Member) -> None:
         """Closes a member that is not in the pool, now or after its runs."""
-        with self._lock:
-            member.stays_open = False
-            is_leaving = member not in self._members and self._leaves(member)
-        if is_leaving:
-            member.loaded.close()
+        member.stays_open = False
+        self._close_idle([member])
 
     def is_busy(self) -> bool:
         """Says whether a request is under way."""
-        return any(member.busy for member in self._members)
+        return any(member.busy for member in self.members)
 
     @contextmanager
     def hold(self, seconds: float) -> Iterator[None]:
@@ -310,18 +291,32 @@ class Pool:
     def leave(self, ticket: PoolTicket, error: BaseException | None) -> bool:
         """Frees the member of a request that it has run; True if another member gets the request now, False if the request has ended."""
         member = ticket.member
-        assert member is not None, "a request leaves the member that it was granted"
+        if member is None:
+            return False
         is_final = error is None or ends_request(error) or ticket.context.token.is_set
         with self._lock:
             member.note(perf_counter() - ticket.granted, succeeded=error is None)
             if error is None:
                 self.served[member.name] += 1
-            others = [other for other in self._members if other is not member and other not in ticket.failed]
+            others = [other for other in self.members if other is not member and other not in ticket.failed]
         if error is not None and not is_final:
             ticket.failed[member] = error
-            added = None if others else self._replace_failed(member)
-            is_final = not others and added is None
-        goes_on = self._end(ticket, member, succeeded=error is None, again=not is_final)
+            is_final = not others and self._replace_failed(member) is None
+        with self._lock:
+            goes_on = not is_final and not self.is_closed
+            broken = self._find_broken(ticket) if error is None else []
+            self.members = tuple(other for other in self.members if other not in broken)
+            member.busy -= 1
+            leaving = [other for other in (member, *broken) if other not in self.members]
+            if goes_on:
+                # First in the queue, as it came first.
+                self._waiting.appendleft(ticket)
+        for closing in broken:
+            logger.warning(
+                "%s goes on without %s, which failed %d times in a row where %s did not: %s",
+                self._title, closing.name, closing.strikes, member.name, ticket.failed[closing],
+            )  # fmt: skip
+        self._close_idle(leaving)
         if not goes_on and not self.has_answered.is_set():
             self.has_answered.set()
         self._advance()
@@ -334,49 +329,29 @@ class Pool:
         self.is_awaited.set()
         with self._lock:
             self.is_closed = True
-            for member in self._members:
+            for member in self.members:
                 member.stays_open = False
-            members, self._members = self._members, ()
+            members, self.members = self.members, ()
             dropped, self._waiting = list(self._waiting), deque()
-            idle = [member for member in members if self._leaves(member)]
-        for member in idle:
-            member.loaded.close()
+        self._close_idle(members)
         for ticket in dropped:
             ticket.drop(RequestCancelledError(f"{self._title}: the network was closed before the request began"))
-
-    def _end(self, ticket: PoolTicket, member: Member, *, succeeded: bool, again: bool) -> bool:
-        """Frees the member and closes what has ended with that; returns whether the request waits again."""
-        with self._lock:
-            again = again and not self.is_closed
-            broken = self._find_broken(ticket) if succeeded else []
-            self._members = tuple(other for other in self._members if other not in broken)
-            member.busy -= 1
-            ended = [other for other in (member, *broken) if other not in self._members and self._leaves(other)]
-            if again:
-                # First in the queue, as it came first.
-                self._waiting.appendleft(ticket)
-        for closing in broken:
-            logger.warning(
-                "%s goes on without %s, which failed %d times in a row where %s did not: %s",
-                self._title, closing.name, closing.strikes, member.name, ticket.failed[closing],
-            )  # fmt: skip
-        for closing in ended:
-            closing.loaded.close()
-        return again
 
     def _find_broken(self, ticket: PoolTicket) -> list[Member]:
         """Returns the members that failed at the request that another member has just completed, and at the request before."""
         for member in ticket.failed:
             member.strikes += 1
-        broken = [member for member in ticket.failed if member.strikes >= STRIKES and member in self._members]
-        return broken if len(broken) < len(self._members) else []
+        broken = [member for member in ticket.failed if member.strikes >= STRIKES and member in self.members]
+        return broken if len(broken) < len(self.members) else []
 
-    def _leaves(self, member: Member) -> bool:
-        """Says whether a member that gets nothing more is to be closed now; else its last run does that."""
-        if member.busy or member.is_closed or member.stays_open:
-            return False
-        member.is_closed = True
-        return True
+    def _close_idle(self, members: Iterable[Member]) -> None:
+        """Closes each of these members that gets nothing more; the last run of a member that is busy does that."""
+        for member in members:
+            with self._lock:
+                is_idle = not (member.busy or member.is_closed or member.stays_open or member in self.members)
+                member.is_closed |= is_idle
+            if is_idle:
+                member.loaded.close()
 
     def _advance(self) -> None:
         """Grants what can be granted. A run that ends while it begins comes back here, and is left to the loop that began it."""
@@ -386,7 +361,7 @@ class Pool:
         try:
             while (ticket := self._grant_next()) is not None:
                 if ticket.member is None:
-                    ticket.drop(ticket.describe_failure())
+                    ticket.drop(next(iter(ticket.failed.values())))
                 else:
                     ticket.begin()
         finally:
@@ -400,30 +375,30 @@ class Pool:
                 member = self._find_member(ticket, place)
                 if member is not None:
                     del self._waiting[place]
-                    for other in self._members:
+                    for other in self.members:
                         other.passed += 1
                     member.grant()
                     ticket.member, ticket.granted = member, perf_counter()
                     return ticket
-                if self._members and all(member in ticket.failed for member in self._members):
+                if self.members and all(member in ticket.failed for member in self.members):
                     # The members that it could have gone to have left meanwhile.
                     del self._waiting[place]
                     ticket.member = None
                     return ticket
-                if ticket.home is None and not ticket.failed:
+                if ticket.state.first is None and not ticket.failed:
                     # Later requests may go to the same members, and none is free.
                     return None
         return None
 
     def _find_member(self, ticket: PoolTicket, place: int) -> Member | None:
         """Returns the member for a waiting request; None if it has to wait."""
-        able = [member for member in self._members if member not in ticket.failed]
-        home = ticket.home
-        if home is not None and home.member in able:
-            able = [home.member]
-        free_processors = self._processors - sum(member.busy * member.processors for member in self._members)
+        able = [member for member in self.members if member not in ticket.failed]
+        first = ticket.state.first
+        if first is not None and first.home in able:
+            able = [first.home]
+        free_processors = self._processors - sum(member.busy * member.processors for member in self.members)
         free = [member for member in able if member.busy < member.slots and member.processors <= free_processors]
         member = self._choose(free, able, place) if free else None
-        if home is not None and member is not None:
-            home.member = member
+        if first is not None and member is not None:
+            first.home = member
         return member

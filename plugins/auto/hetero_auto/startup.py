@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, takewhile
 from time import monotonic, perf_counter
@@ -104,35 +103,27 @@ class _Race:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Starts the first run, on the quick device. Raises: ClosedError."""
+        """Starts the first run."""
         # In this order no race is missed: the set has it before the pool is read, and the pool changes before the set is read.
         self._races.add(self)
-        self._pool.enter(self._open_ticket())
         self.repeat()
 
     def repeat(self) -> None:
-        """Starts a further run if the latest run is on a device that has left the pool; another call does nothing."""
+        """Starts a run if there is none, or if the latest run is on a device that has left the pool; another call does nothing."""
         with self._lock:
-            # Before its first run is in the queue, a race is repeated by the thread that starts it.
-            if self._is_over or not self._tickets:
+            waits_or_runs = any(ticket.member is None or ticket.member in self._pool.members for ticket in self._tickets[-1:])
+            if self._is_over or waits_or_runs:
                 return
-            member = self._tickets[-1].member
-            if member is None or member in self._pool.members:
-                return
-            ticket = self._open_ticket()
+            # An answer of the caller's own arrays and tensors comes from the race, not from a run that may lose it.
+            own = {"token": _RunToken(self._context.token), "outputs": None, "tensors": None, "profile": None, "limits": None}
+            context = self._context.derive(MemberMemory(), **own)
+            ticket = StartedTicket(self._inputs, context, self._end, self._pool.leave)
+            self._tickets.append(ticket)
+            self._under_way += 1
         try:
             self._pool.enter(ticket)
         except Exception as error:  # noqa: BLE001  # the requests behind this one are repeated, too
             self._end(None, error)
-
-    def _open_ticket(self) -> StartedTicket:
-        # An answer of the caller's own arrays and tensors comes from the race, not from a run that may lose it.
-        own = {"token": _RunToken(self._context.token), "outputs": None, "tensors": None, "profile": None, "limits": None}
-        context = self._context.derive(MemberMemory(), **own)
-        ticket = StartedTicket(self._inputs, context, self._end, self._pool.leave)
-        self._tickets.append(ticket)
-        self._under_way += 1
-        return ticket
 
     def _end(self, outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
         with self._lock:
@@ -180,18 +171,6 @@ _turn = threading.Lock()
 """Held by the choice that is being made: the networks of a process are given a device one after another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How a device is chosen. `quick` serves until then; None: a load waits for the choice. `measures`: the fastest device, else the
-    first of the order. `entry`: the name of the kept choice in the private store, "" if none is kept; `choice`: its content.
-    """
-
-    quick: str | None
-    measures: bool
-    entry: str = ""
-    choice: Choice | None = None
-
-
 class AutoExecutable(PoolExecutable):
     """A network on the device that was chosen for it, or on its way there."""
 
@@ -209,22 +188,21 @@ class AutoExecutable(PoolExecutable):
         self._actions: list[Callable[[], object]] = []
 
     @staticmethod
-    def load(source: MemberSource, candidates: Candidates, way: Way) -> AutoExecutable:
+    def load(loader: Loader) -> AutoExecutable:
         """Returns the executable, ready for its first request. Raises: the error of the last device, if no device can load the network."""
-        loader = _Loader(source, candidates, way)
-        pool = loader.pool
+        source, pool = loader.source, loader.pool
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
         executable.requests = loader.requests
         if source.config[HINT_KEY] == CUMULATIVE:
-            pool.set_members(list(loader.load_each(candidates)))
+            pool.set_members(list(loader.load_each(loader.candidates)))
             return executable
-        if way.quick is not None:
-            pool.set_members([loader.load_quick(way.quick)])
+        if loader.quick is not None:
+            pool.set_members([loader.load_quick(loader.quick)])
         else:
-            pool.set_members([next(loader.load_each(candidates))])
-            if way.measures:
+            pool.set_members([next(loader.load_each(loader.candidates))])
+            if loader.measures:
                 loader.settle()
-        if way.quick is None or loader.is_settled():
+        if loader.quick is None or loader.is_settled():
             executable.hand_over()
             return executable
         if may_repeat_network(source.network):
@@ -241,7 +219,7 @@ class AutoExecutable(PoolExecutable):
 
         executable._begin, executable.when_final = begin, executable._call_later
         # A measurement is of the first request's sizes, and its work would be in the way of an application that still starts.
-        if not way.measures or (way.choice is not None and not loader.is_open):
+        if not loader.measures or (loader.choice is not None and not loader.is_open):
             executable._open_settling()
         return executable
 
@@ -341,20 +319,23 @@ class AutoExecutable(PoolExecutable):
         super().close()
 
 
-class _Loader:
+class Loader:
     """Loads members of a network and chooses among them; a load that failed is not tried again."""
 
     executor: Executor | None = None
 
-    def __init__(self, source: MemberSource, candidates: Candidates, way: Way) -> None:
+    def __init__(self, candidates: Candidates, quick: str | None, entry: str, choice: Choice | None, *, measures: bool) -> None:
+        """`quick` serves until the choice is made; None: a load waits for it. With `measures` the fastest device is chosen, else the
+        first of the order. `entry` is the name of the kept choice in the private store, "" if none is kept, and `choice` its content.
+        """
+        source = candidates.source
         replace_failed = self.replace_failed if source.config[RUNTIME_KEY] else lambda _: None
         self.pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), replace_failed)
         self.requests = Requests()
         self.races: set[_Race] = set()
-        self._source = source
-        self._candidates = candidates
+        self.source, self.candidates = source, candidates
+        self.quick, self.entry, self.choice, self.measures = quick, entry, choice, measures
         self._seconds: dict[str, float] = {}
-        self._way = way
         self.is_open = any(not isinstance(size, int) for spec in source.network.inputs for size in spec.shape or (None,))
         self._lock = threading.RLock()
         self._used: set[str] = set()
@@ -375,7 +356,7 @@ class _Loader:
             except ClosedError:
                 raise
             except HeteroError as error:
-                logger.warning("%s goes on without %s, which failed to load the network: %s", self._source.owner, name, error)
+                logger.warning("%s goes on without %s, which failed to load the network: %s", self.source.owner, name, error)
                 failure = error
             else:
                 is_loaded = True
@@ -383,21 +364,29 @@ class _Loader:
         if failure is not None and not is_loaded:
             raise failure
 
+    def load_first(self, names: Iterable[str], seconds: float | None = None) -> Member | None:
+        """Returns a member on the first of these devices that can load the network, None if none can. Raises: ClosedError."""
+        try:
+            return next(self.load_each(names, seconds), None)
+        except ClosedError:
+            raise
+        except HeteroError:  # each has its warning
+            return None
+
     def load_quick(self, quick: str) -> Member:
         """Returns the member that answers first: another than `quick` if the nodes that take most of its runs are slow on it.
 
         Raises: as `load_each`.
         """
-        names = chain([quick], (name for name in self._candidates if name != quick))
+        names = chain([quick], (name for name in self.candidates if name != quick))
         member = next(self.load_each(names))
-        if not self._way.measures or self._way.choice is not None or not member.loaded.get_metric("SLOW_NODES"):
+        if not self.measures or self.choice is not None or not member.loaded.get_metric("SLOW_NODES"):
             return member
-        with suppress(HeteroError):
-            other = next(self.load_each(name for name in names if not self._candidates.holds_lock(name)), None)
-            if other is not None:
-                self.close_member(member)
-                return other
-        return member
+        other = self.load_first(name for name in names if not self.candidates.holds_lock(name))
+        if other is None:
+            return member
+        self.close_member(member)
+        return other
 
     def close_member(self, member: Member) -> None:
         """Closes a member that is not in the pool; its device may be loaded again."""
@@ -406,12 +395,12 @@ class _Loader:
 
     def is_settled(self) -> bool:
         """Says whether the device that was loaded first is the chosen device."""
-        name, way = self.pool.members[0].name, self._way
-        if way.choice is not None:
-            return name == way.choice.device and not self.is_open and self._is_current(way.choice)
-        if way.measures:
-            return next((other for other in self._candidates.names if other != name), None) is None
-        return name == self._candidates.names[0]
+        name = self.pool.members[0].name
+        if self.choice is not None:
+            return name == self.choice.device and not self.is_open and self._is_current(self.choice)
+        if self.measures:
+            return {name}.issuperset(self.candidates.names)
+        return name == self.candidates.names[0]
 
     def settle_meanwhile(self) -> None:
         """As `settle`, while requests run; if the choice fails, the device that serves stays, with a warning.
@@ -420,7 +409,7 @@ class _Loader:
         """
         if self.pool.has_entered.wait(_UNASKED_SECONDS):
             FIRST_RUNS.expect(self.pool.has_answered)
-        is_measured = self._way.measures and self._way.choice is None
+        is_measured = self.measures and self.choice is None
         if is_measured:
             self.pool.has_answered.wait(_MEASURE_SECONDS)
             self.pool.is_awaited.wait(_PAUSE_SECONDS)
@@ -435,7 +424,7 @@ class _Loader:
             return
         except Exception as error:  # noqa: BLE001  # nobody waits for this thread: an unknown error would be lost, and the choice with it
             serving = ", ".join(member.name for member in self.pool.members)
-            logger.warning("%s stays on %s, as its choice of a device failed: %s", self._source.owner, serving, error)
+            logger.warning("%s stays on %s, as its choice of a device failed: %s", self.source.owner, serving, error)
         finally:
             if is_held:
                 _turn.release()
@@ -443,7 +432,7 @@ class _Loader:
     def _await_first_runs(self, seconds: float) -> None:
         FIRST_RUNS.wait(monotonic() + seconds, self._is_over)
         if self._is_over():
-            raise ClosedError(f"{self._source.owner}: nothing needs the choice of a device any more")
+            raise ClosedError(f"{self.source.owner}: nothing needs the choice of a device any more")
 
     def _is_over(self) -> bool:
         is_closing = self.executor is not None and self.executor.is_closed
@@ -454,37 +443,29 @@ class _Loader:
 
         Raises: ClosedError; if nothing serves, the last error of a device.
         """
-        choice = self._way.choice
-        if choice is not None and self._settle_as_kept(choice):
+        serving, choice = self.pool.members[0].name, self.choice
+        # The device of a kept choice may have changed since, or fail to load the network.
+        is_current = choice is not None and self.candidates.takes_all(choice.device) and self._is_current(choice)
+        if choice is not None and is_current and (serving == choice.device or self._hand_to_first([choice.device])):
             return
-        if self._way.measures:
+        if self.measures:
             self._settle_measured()
-            return
-        serving = self.pool.members[0].name
-        with suppress(HeteroError):
-            chosen = next(self.load_each(takewhile(lambda name: name != serving, self._candidates), _LOAD_SECONDS), None)
-            if chosen is not None:
-                self._take_over(chosen)
+        else:
+            self._hand_to_first(takewhile(lambda name: name != serving, self.candidates))
 
-    def _settle_as_kept(self, choice: Choice) -> bool:
-        """Says whether the device of a kept choice has taken over; False if it has changed since, or cannot load the network."""
-        if not self._candidates.takes_all(choice.device) or not self._is_current(choice):
-            return False
-        if self.pool.members[0].name != choice.device:
-            try:
-                self._take_over(next(self.load_each([choice.device], _LOAD_SECONDS)))
-            except ClosedError:
-                raise
-            except HeteroError:
-                return False
-        return True
+    def _hand_to_first(self, names: Iterable[str]) -> bool:
+        """Has the first of these devices that can load the network take over; says whether there is one."""
+        chosen = self.load_first(names, _LOAD_SECONDS)
+        if chosen is not None:
+            self._take_over(chosen)
+        return chosen is not None
 
     def _is_current(self, choice: Choice) -> bool:
         """Says whether a kept choice is of this version of its device, and of inputs of a similar size."""
         elements = self.requests.elements
         if not choice.elements <= _SIZE_RATIO * elements <= _SIZE_RATIO**2 * choice.elements and self.is_open:
             return False
-        return describe_device(self._source.core, choice.device) == choice.identity
+        return describe_device(self.source.core, choice.device) == choice.identity
 
     def _take_over(self, member: Member) -> None:
         with self._lock:
@@ -512,7 +493,7 @@ class _Loader:
                     challenger, best, partial(beats, challenger, best, self.pool)
                 )
                 for member in {challenger, best} - self._abandoned:
-                    seconds[member.name] = self._candidates.query_seconds[member.name] + self._seconds[member.name] + member.first
+                    seconds[member.name] = self.candidates.query_seconds[member.name] + self._seconds[member.name] + member.first
                 winner, loser = (challenger, best) if is_faster else (best, challenger)
                 is_early = loser is best and not best.is_final and best not in self._abandoned
                 if is_early:
@@ -534,31 +515,28 @@ class _Loader:
             self._take_over(best)
         if len(seconds) < 2:
             self._warn_of_slow_nodes(best)
-        if self._way.entry and best.least and is_sure and not self._is_late:
-            write_choice(self._way.entry, self._source.core, best, seconds, self.requests.elements)
+        if self.entry and best.least and is_sure and not self._is_late:
+            write_choice(self.entry, self.source.core, best, seconds, self.requests.elements)
 
     def _load_challengers(self, best: Member, again: Sequence[Member]) -> Iterator[Member]:
         """Yields a member on each further device, in order, then those that are timed `again`; devices that hold the interpreter's lock
         only if the user has asked for a measurement.
         """
-        for name in self._candidates.names:
+        for name in self.candidates.names:
             member = next((present for present in self.pool.members if present.name == name), None)
             if name == best.name or (name in self._used and member is None):
                 continue
-            if (self._way.entry and self._candidates.holds_lock(name)) or not self._takes_all(name):
+            if (self.entry and self.candidates.holds_lock(name)) or not self._takes_all(name):
                 continue
             # The constants of the network have to fit into memory a few times.
-            memory, constants = read_host_memory(), self._source.network.initializers.values()
+            memory, constants = read_host_memory(), self.source.network.initializers.values()
             if memory is not None and _MEMORY_SHARE * sum(constant.nbytes for constant in constants) > memory[1]:
-                logger.info("%s measures no further device: the network needs too much memory", self._source.owner)
+                logger.info("%s measures no further device: the network needs too much memory", self.source.owner)
                 break
             self._await_first_runs(_FIRST_SECONDS)
-            try:
-                yield member or next(self.load_each([name], _LOAD_SECONDS))
-            except ClosedError:
-                raise
-            except HeteroError:
-                continue
+            challenger = member or self.load_first([name], _LOAD_SECONDS)
+            if challenger is not None:
+                yield challenger
         yield from tuple(again)
 
     def _warn_of_slow_nodes(self, member: Member) -> None:
@@ -569,16 +547,16 @@ class _Loader:
         if slow:
             logger.warning(
                 "network '%s': %s has no fast kernel for %s (SLOW_NODES names all), and most of a run is spent there; %s has no other "
-                "device to compare", self._source.network.name, member.name, ", ".join(map(repr, slow[:3])), self._source.owner,
+                "device to compare", self.source.network.name, member.name, ", ".join(map(repr, slow[:3])), self.source.owner,
             )  # fmt: skip
 
     def _takes_all(self, name: str) -> bool:
         """As `Candidates.takes_all`; a device that hangs while it starts or is asked takes nothing, with a warning."""
         try:
-            return self._call_within(_RUN_SECONDS, lambda: self._candidates.takes_all(name), f"hetero-{name} query")
+            return self._call_within(_RUN_SECONDS, lambda: self.candidates.takes_all(name), f"hetero-{name} query")
         except OutOfTimeError:
             self._is_late = True
-            logger.warning("%s goes on without %s, which has not answered whether it takes the network", self._source.owner, name)
+            logger.warning("%s goes on without %s, which has not answered whether it takes the network", self.source.owner, name)
             return False
 
     def _has_kernels(self, member: Member) -> bool:
@@ -589,7 +567,7 @@ class _Loader:
         """Returns the result of a measurement on the requests so far. If it takes too long, the member whose run does not end, or else the
         challenger, is left out and stays open; the result is then True if the best member was left out.
         """
-        mix, owner = self._make_mix(best), self._source.owner
+        mix, owner = self._make_mix(best), self.source.owner
         measure = partial(measure, mix=mix, repeats=self.requests.repeats, title=owner)
         try:
             return self._call_within(_RUN_SECONDS * len(mix), measure, f"hetero-{owner} measures {challenger.name}")
@@ -627,7 +605,7 @@ class _Loader:
 
     def _make_mix(self, member: Member) -> Mix:
         """Returns the mix of the requests so far; arrays of ones if there was no request."""
-        names, specs = [spec.name for spec in self._source.network.inputs], member.loaded.inputs
+        names, specs = [spec.name for spec in self.source.network.inputs], member.loaded.inputs
         own = {spec.name for spec in specs}
         mix = [
             (share, changes, {name: array for name, array in zip(names, inputs, strict=False) if name in own})
@@ -641,24 +619,23 @@ class _Loader:
             others = [member for member in self.pool.members if member is not failed]
             if others:
                 return others[0]
-            names = (name for name in self._candidates if name not in self._used)
+            names = (name for name in self.candidates if name not in self._used)
             following = next(names, None)
             if following is None:
                 return None
-            logger.warning("%s: %s failed in a run; the next device is loaded", self._source.owner, failed.name)
-            try:
-                member = next(self.load_each(chain([following], names)))
-            except HeteroError as error:
-                logger.warning("%s: no other device can load the network: %s", self._source.owner, error)
-                return None
-            self.pool.set_members([*self.pool.members, member])
-            return member
+            logger.warning("%s: %s failed in a run; the next device is loaded", self.source.owner, failed.name)
+            with suppress(ClosedError):
+                member = self.load_first(chain([following], names))
+                if member is not None:
+                    self.pool.set_members([*self.pool.members, member])
+                return member
+            return None
 
     def _load(self, name: str, seconds: float | None) -> Member:
         self._used.add(name)
         began = perf_counter()
-        token = is_candidate.set(self._way.measures and len(self._candidates.names) > 1)
-        load = partial(self._source.load, name)
+        token = is_candidate.set(self.measures and len(self.candidates.names) > 1)
+        load = partial(self.source.load, name)
         try:
             member = (
                 load()

@@ -198,13 +198,14 @@ def _walk(network: Network, place: int) -> BatchAxes:
             types = map(network.type_of, node.outputs)
             output_axes = [0 if isinstance(known, TensorType) and known.shape else None for known in types]
         axes.update((value, axis) for value, axis in zip(node.outputs, output_axes, strict=True) if value)
-    outputs = [axes.get(spec.name) for spec in network.outputs]
-    for spec, axis in zip(network.outputs, outputs, strict=True):
-        maker = network.index_of_producer.get(spec.name)
+    for spec in network.outputs:
+        axis, maker = axes.get(spec.name), network.index_of_producer.get(spec.name)
         if maker is not None and (isinstance(axis, Size) or not isinstance(spec.type, TensorType)):
             why = "the size of the batch" if isinstance(axis, Size) else "no tensor"
             refused.setdefault(network.nodes[maker].name, f"its output '{spec.name}', which is one of the network's, is {why}")
-    return BatchAxes(tuple(_plain(axes[spec.name]) for spec in network.inputs), tuple(_plain(axis) for axis in outputs), refused)
+    sides = ([axes.get(spec.name) for spec in specs] for specs in (network.inputs, network.outputs))
+    inputs, outputs = (tuple(axis if isinstance(axis, int) else None for axis in side) for side in sides)
+    return BatchAxes(inputs, outputs, refused)
 
 
 def _find_output_axes(view: NodeView) -> list[Axis]:
@@ -270,7 +271,3 @@ def find_input_axis(network: Network, spec: ValueSpec, place: int) -> int | None
     if isinstance(first[place], str):
         return spec.shape.index(first[place]) if first[place] in spec.shape else None
     return place if len(spec.shape) > place and spec.shape[place] == first[place] else None
-
-
-def _plain(axis: Axis) -> int | None:
-    return axis if isinstance(axis, int) else None

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -20,7 +18,7 @@ import numpy as np
 
 from hetero_batch.axes import BatchAxes, find_batch_axes
 from hetero_core import ExecutableNetwork
-from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index, select_steering
+from hetero_core.composing.blobs import export_part, import_part, pack_index, read_index
 from hetero_core.composing.composer import Composer
 from hetero_core.composing.properties import PROPERTIES_KEY, configure_children, describe_parts, share_processors
 from hetero_core.composing.runs import start_child
@@ -56,7 +54,9 @@ from hetero_core.transforms.reshaping import rebatch_network
 
 @dataclass(eq=False)
 class BatchTicket:
-    """A waiting request, or a request of a running batch. `key` is the same for requests that fit into a batch."""
+    """A waiting request, or a request of a running batch. `key` is the same for requests that fit into a batch, None for one that runs
+    alone.
+    """
 
     inputs: tuple[Any, ...]
     context: RunContext
@@ -65,217 +65,13 @@ class BatchTicket:
     key: Hashable
 
 
-@dataclass
-class _Group:
-    """Compatible requests, and the time until which the first of them waits."""
-
-    expires: float
-    tickets: list[BatchTicket] = field(default_factory=list)
-
-    @property
-    def rows(self) -> int:
-        return sum(ticket.rows for ticket in self.tickets)
-
-
-class Gatherer:
-    """Gathers requests into batches. Safe for threads; calls nothing of a device while its lock is held."""
-
-    def __init__(self, child: ExecutableNetwork, axes: BatchAxes, *, size: int, seconds: float) -> None:
-        """`size` in images, `seconds` is the timeout; as many batches run at once as the child's requests."""
-        self._child, self._axes = child, axes
-        # A working memory is used by a single batch at a time.
-        self._free: list[object] = []
-        places = zip(child.all_inputs, axes.inputs, strict=True)
-        sizes = (spec.shape[axis] for spec, axis in places if axis is not None and spec.shape is not None)
-        self._fixed = next((images for images in sizes if isinstance(images, int)), None)
-        self.slots = max(int(child.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
-        self.size = size
-        self._seconds = seconds
-        self._title = str(child.device)
-        self._lock = threading.Lock()
-        self._groups: dict[Hashable, _Group] = {}
-        self._single: deque[BatchTicket] = deque()
-        self._running = 0
-        self._requests: weakref.WeakSet[object] = weakref.WeakSet()
-        self._timer: threading.Timer | None = None
-        self._is_closed = False
-        self._here = threading.local()
-        self.batches: dict[int, int] = {}
-
-    def know(self, request: object) -> None:
-        """Counts a request as expected, for as long as it is alive."""
-        with self._lock:
-            self._requests.add(request)
-
-    def add(self, ticket: BatchTicket, *, alone: bool = False) -> None:
-        """Takes a request; with `alone` it is run by itself. Raises: ClosedError."""
-        with self._lock:
-            if self._is_closed:
-                raise ClosedError(f"{self._title}: the network is closed; load it again")
-            if alone:
-                self._single.append(ticket)
-            else:
-                group = self._groups.setdefault(ticket.key, _Group(monotonic() + self._seconds))
-                group.tickets.append(ticket)
-        self._advance()
-
-    def close(self) -> None:
-        """Takes no more requests; waiting requests end as cancelled."""
-        with self._lock:
-            self._is_closed = True
-            dropped = [*self._single, *(ticket for group in self._groups.values() for ticket in group.tickets)]
-            self._single.clear()
-            self._groups.clear()
-        for ticket in dropped:
-            ticket.done(None, RequestCancelledError(f"{self._title}: the network was closed before the request began"))
-
-    def _advance(self) -> None:
-        """Starts all batches that are ready. A run that ends during its start is left to the loop that started it."""
-        if getattr(self._here, "is_beginning", False):
-            return
-        self._here.is_beginning = True
-        try:
-            while (batch := self._take_batch()) is not None:
-                end = partial(self._end, batch)
-                try:
-                    self._begin(batch, end)
-                except BaseException as error:  # noqa: BLE001  # the holders of the requests get the error
-                    end(None, error)
-        finally:
-            self._here.is_beginning = False
-
-    def _begin(self, batch: Sequence[BatchTicket], done: Done) -> None:
-        """Starts a run of these requests; cancelled requests run, too, and their results are dropped."""
-        child = self._child
-        if all(ticket.context.token.is_set for ticket in batch):
-            raise RequestCancelledError("the requests of the batch were cancelled before it began")
-        try:
-            state = self._free.pop()
-        except IndexError:
-            state = child.create_state()
-        profile = None if batch[0].context.profile is None else Profile(str(child.device))
-        parts = [None if entry.context.profile is None else entry.context.profile.of_part(str(child.device), 0) for entry in batch]
-        token = batch[0].context.token if len(batch) == 1 else CancelToken()
-        context = batch[0].context.derive(state, profile=profile, token=token, limits=child.create_limits(), outputs=None)
-        rows = sum(ticket.rows for ticket in batch)
-
-        def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
-            split: list[list[Any]] | None = None
-            if error is None and outputs is not None:
-                try:
-                    split = [
-                        self._split(value, axis, batch, spec.name)
-                        for value, axis, spec in zip(outputs, self._axes.outputs, child.all_outputs, strict=True)
-                    ]
-                except Exception as wrong:  # noqa: BLE001  # the holders of the requests get the error
-                    error = wrong
-            if error is None:
-                # The memory of a run that failed, or was set aside, is not used again.
-                self._free.append(state)
-            for part in parts:
-                if part is not None and profile is not None:
-                    part.add_shared(profile)
-                    part.end_part(tuple(spec.name for spec in child.all_inputs), tuple(spec.name for spec in child.all_outputs))
-            done(split, error)  # type: ignore[arg-type]  # by output, of each a list by request
-
-        start_child(child, self._join(batch, rows), context, end)
-
-    def _join(self, batch: Sequence[BatchTicket], rows: int) -> tuple[Any, ...]:
-        """Returns the inputs of the batch; for a fixed size of the batch the last image is repeated."""
-        joined = []
-        for place, axis in enumerate(self._axes.inputs):
-            values = [ticket.inputs[place] for ticket in batch]
-            if axis is None or batch[0].key is None:
-                joined.append(values[0])
-                continue
-            missing = 0 if self._fixed is None else self._fixed - rows
-            if missing > 0:
-                last = values[-1].take([-1], axis=axis)
-                values += [last] * missing
-            joined.append(values[0] if len(values) == 1 else np.ascontiguousarray(np.concatenate(values, axis=axis)))
-        return tuple(joined)
-
-    def _split(self, value: Any, axis: int | None, batch: Sequence[BatchTicket], name: str) -> list[Any]:
-        """Returns the part of an output for each request: arrays of its own, as the device's may be written again."""
-        if axis is None or batch[0].key is None:
-            return [np.array(value) if isinstance(value, np.ndarray) else value for _ in batch]
-        rows = sum(ticket.rows for ticket in batch)
-        if value.shape[axis] != (rows if self._fixed is None else max(rows, self._fixed)):
-            raise InferenceError(
-                f"device {self._child.device} returned shape {list(value.shape)} for '{name}' of a batch of {rows} images; "
-                f"expected {rows} on axis {axis}"
-            )
-        parts, begin = [], 0
-        for ticket in batch:
-            index = (slice(None),) * axis + (slice(begin, begin + ticket.rows),)
-            parts.append(np.array(value[index], order="C"))
-            begin += ticket.rows
-        return parts
-
-    def _take_batch(self) -> list[BatchTicket] | None:
-        with self._lock:
-            if self._running >= self.slots:
-                return None
-            batch = [self._single.popleft()] if self._single else self._take_group()
-            if batch is None:
-                self._watch()
-                return None
-            self._running += 1
-            rows = sum(ticket.rows for ticket in batch)
-            self.batches[rows] = self.batches.get(rows, 0) + 1
-            return batch
-
-    def _take_group(self) -> list[BatchTicket] | None:
-        """Returns the requests of the next batch, at most `size` images unless a single request has more."""
-        waiting = sum(len(group.tickets) for group in self._groups.values())
-        nobody_else = self._running == 0 and waiting >= len(self._requests)
-        now = monotonic()
-        for key, group in self._groups.items():
-            if not (nobody_else or group.rows >= self.size or group.expires <= now):
-                continue
-            batch = [group.tickets.pop(0)]
-            rows = batch[0].rows
-            while group.tickets and rows + group.tickets[0].rows <= self.size:
-                rows += group.tickets[0].rows
-                batch.append(group.tickets.pop(0))
-            if not group.tickets:
-                del self._groups[key]
-            return batch
-        return None
-
-    def _watch(self) -> None:
-        """Starts a timer for the request that waits longest; a timer that runs already ends before."""
-        if self._groups and self._timer is None:
-            seconds = min(group.expires for group in self._groups.values()) - monotonic()
-            self._timer = threading.Timer(min(max(seconds, 0), threading.TIMEOUT_MAX), self._end_wait)
-            self._timer.name, self._timer.daemon = f"hetero-{self._title} timeout", True
-            self._timer.start()
-
-    def _end_wait(self) -> None:
-        with self._lock:
-            self._timer = None
-        self._advance()
-
-    def _end(self, batch: list[BatchTicket], outputs: Any, error: BaseException | None) -> None:
-        again = error is not None and len(batch) > 1 and isinstance(error, Exception)
-        with self._lock:
-            self._running -= 1
-            again = again and not self._is_closed
-            if again:
-                self._single.extend(batch)
-        self._advance()
-        if again:
-            return
-        for place, ticket in enumerate(batch):
-            ticket.done(None if error is not None else tuple(values[place] for values in outputs), error)
-
-
 class _Request:
     """Stands for a request for as long as it has working memory."""
 
 
 class BatchExecutable(Executable):
-    """Gathers requests, runs them as a batch of the child, and gives each its part of the outputs.
+    """Gathers requests, runs them as a batch of the child, and gives each its part of the outputs. Safe for threads; calls nothing of a
+    device while its lock is held.
 
     A request with tensors in the memory of a device is a batch of its own.
     """
@@ -292,22 +88,37 @@ class BatchExecutable(Executable):
         size: int,
         seconds: float,
     ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.child = child
-        self.axes = axes
-        self.size = size
-        self.gatherer = Gatherer(child, axes, size=size, seconds=seconds)
-        self.pipeline_depth = size * self.gatherer.slots
+        """`size` in images, `seconds` is the timeout; as many batches run at once as the child's requests."""
+        self.inputs, self.outputs = inputs, outputs
+        self.child, self.axes, self.size = child, axes, size
+        # A working memory is used by a single batch at a time.
+        self._free: list[object] = []
+        places = zip(child.all_inputs, axes.inputs, strict=True)
+        sizes = (spec.shape[axis] for spec, axis in places if axis is not None and spec.shape is not None)
+        self._fixed = next((images for images in sizes if isinstance(images, int)), None)
+        self._slots = max(int(child.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1)
+        self.pipeline_depth = size * self._slots
+        self._seconds = seconds
+        self._title = str(child.device)
+        self._lock = threading.Lock()
+        # Requests that fit into one batch, and the time until which the first of them waits.
+        self._groups: dict[Hashable, tuple[float, list[BatchTicket]]] = {}
+        self._running = 0
+        self._requests: weakref.WeakSet[object] = weakref.WeakSet()
+        self._timer: threading.Timer | None = None
+        self._is_closed = False
+        self._here = threading.local()
+        self._batches: dict[int, int] = {}
 
     def find_part(self, name: str) -> ExecutableNetwork:
         """Returns the network of the device."""
         return self.child
 
     def create_state(self) -> object:
-        """Returns a token that counts the request as expected."""
+        """Returns a token by which the request is expected, for as long as it is alive."""
         request = _Request()
-        self.gatherer.know(request)
+        with self._lock:
+            self._requests.add(request)
         return request
 
     def create_spare(self, state: object) -> object:
@@ -315,9 +126,15 @@ class BatchExecutable(Executable):
         return state
 
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
-        """Adds a request to the gatherer."""
+        """Adds a request to those that wait for a batch. Raises: ClosedError."""
         rows, key = (1, None) if context.tensors else _describe(inputs, self.axes.inputs)
-        self.gatherer.add(BatchTicket(inputs, context, done, rows=max(rows, 1), key=key), alone=key is None)
+        ticket = BatchTicket(inputs, context, done, rows=max(rows, 1), key=key)
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError(f"{self._title}: the network is closed; load it again")
+            group = ticket if key is None else key
+            self._groups.setdefault(group, (0.0 if key is None else monotonic() + self._seconds, []))[1].append(ticket)
+        self._advance()
 
     def metrics(self) -> Mapping[str, Any]:
         """The child's devices, and the limit and the actual sizes of batches."""
@@ -325,7 +142,7 @@ class BatchExecutable(Executable):
             **describe_parts([self.child]),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pipeline_depth,
             "OPTIMAL_BATCH_SIZE": self.size,
-            "BATCHES_OF_SIZES": dict(sorted(self.gatherer.batches.items())),
+            "BATCHES_OF_SIZES": dict(sorted(self._batches.items())),
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
@@ -333,9 +150,148 @@ class BatchExecutable(Executable):
         return place_executed(self.child.list_executed(), str(self.child.device), 0)
 
     def close(self) -> None:
-        """Ends the waiting requests, and closes the child."""
-        self.gatherer.close()
+        """Ends the waiting requests as cancelled, and closes the child."""
+        with self._lock:
+            self._is_closed = True
+            dropped = [ticket for _, tickets in self._groups.values() for ticket in tickets]
+            self._groups.clear()
+        for ticket in dropped:
+            ticket.done(None, RequestCancelledError(f"{self._title}: the network was closed before the request began"))
         self.child.close()
+
+    def _advance(self) -> None:
+        """Starts all batches that are ready. A run that ends during its start is left to the loop that started it."""
+        if getattr(self._here, "is_beginning", False):
+            return
+        self._here.is_beginning = True
+        try:
+            while (batch := self._take_batch()) is not None:
+                try:
+                    self._begin(batch)
+                except BaseException as error:  # noqa: BLE001  # the holders of the requests get the error
+                    self._end(batch, [], error)
+        finally:
+            self._here.is_beginning = False
+
+    def _begin(self, batch: Sequence[BatchTicket]) -> None:
+        """Starts a run of these requests; cancelled requests run, too, and their results are dropped."""
+        child, first = self.child, batch[0].context
+        if all(ticket.context.token.is_set for ticket in batch):
+            raise RequestCancelledError("the requests of the batch were cancelled before it began")
+        try:
+            state = self._free.pop()
+        except IndexError:
+            state = child.create_state()
+        parts = [whole.of_part(self._title, 0) for entry in batch if (whole := entry.context.profile) is not None]
+        profile = Profile(self._title) if parts else None
+        token = first.token if len(batch) == 1 else CancelToken()
+        context = first.derive(state, profile=profile, token=token, limits=child.create_limits(), outputs=None)
+
+        def end(outputs: tuple[Any, ...] | None, error: BaseException | None) -> None:
+            split: list[list[Any]] = []
+            if error is None and outputs is not None:
+                try:
+                    split = [
+                        self._split(value, axis, batch, spec.name)
+                        for value, axis, spec in zip(outputs, self.axes.outputs, child.all_outputs, strict=True)
+                    ]
+                except Exception as wrong:  # noqa: BLE001  # the holders of the requests get the error
+                    error = wrong
+            if error is None:
+                # The memory of a run that failed, or was set aside, is not used again.
+                self._free.append(state)
+            for part in parts:
+                assert profile is not None, "the batch is measured if one of its requests is"
+                part.add_shared(profile)
+                part.end_part(tuple(spec.name for spec in child.all_inputs), tuple(spec.name for spec in child.all_outputs))
+            self._end(batch, split, error)
+
+        start_child(child, self._join(batch), context, end)
+
+    def _join(self, batch: Sequence[BatchTicket]) -> tuple[Any, ...]:
+        """Returns the inputs of the batch; for a fixed size of the batch the last image is repeated."""
+        joined = []
+        for place, axis in enumerate(self.axes.inputs):
+            values = [ticket.inputs[place] for ticket in batch]
+            if axis is None or batch[0].key is None:
+                joined.append(values[0])
+                continue
+            missing = 0 if self._fixed is None else self._fixed - _count_rows(batch)
+            if missing > 0:
+                last = values[-1].take([-1], axis=axis)
+                values += [last] * missing
+            joined.append(values[0] if len(values) == 1 else np.ascontiguousarray(np.concatenate(values, axis=axis)))
+        return tuple(joined)
+
+    def _split(self, value: Any, axis: int | None, batch: Sequence[BatchTicket], name: str) -> list[Any]:
+        """Returns the part of an output for each request: arrays of its own, as the device's may be written again."""
+        if axis is None or batch[0].key is None:
+            return [np.array(value) if isinstance(value, np.ndarray) else value for _ in batch]
+        rows = _count_rows(batch)
+        if value.shape[axis] != (rows if self._fixed is None else max(rows, self._fixed)):
+            raise InferenceError(
+                f"device {self.child.device} returned shape {list(value.shape)} for '{name}' of a batch of {rows} images; "
+                f"expected {rows} on axis {axis}"
+            )
+        parts, begin = [], 0
+        for ticket in batch:
+            index = (slice(None),) * axis + (slice(begin, begin + ticket.rows),)
+            parts.append(np.array(value[index], order="C"))
+            begin += ticket.rows
+        return parts
+
+    def _take_batch(self) -> list[BatchTicket] | None:
+        """Returns the requests of the next batch, at most `size` images unless a single request has more; None if none is ready."""
+        with self._lock:
+            if self._running >= self._slots:
+                return None
+            waiting = sum(len(tickets) for _, tickets in self._groups.values())
+            nobody_else = self._running == 0 and waiting >= len(self._requests)
+            now = monotonic()
+            for key, (expires, tickets) in self._groups.items():
+                if not (nobody_else or expires <= now or _count_rows(tickets) >= self.size):
+                    continue
+                batch = [tickets.pop(0)]
+                rows = batch[0].rows
+                while tickets and rows + tickets[0].rows <= self.size:
+                    rows += tickets[0].rows
+                    batch.append(tickets.pop(0))
+                if not tickets:
+                    del self._groups[key]
+                self._running += 1
+                self._batches[rows] = self._batches.get(rows, 0) + 1
+                return batch
+            self._watch()
+            return None
+
+    def _watch(self) -> None:
+        """Starts a timer for the request that waits longest; a timer that runs already ends before."""
+        if self._groups and self._timer is None:
+            seconds = min(expires for expires, _ in self._groups.values()) - monotonic()
+            self._timer = threading.Timer(min(max(seconds, 0), threading.TIMEOUT_MAX), self._end_wait)
+            self._timer.name, self._timer.daemon = f"hetero-{self._title} timeout", True
+            self._timer.start()
+
+    def _end_wait(self) -> None:
+        with self._lock:
+            self._timer = None
+        self._advance()
+
+    def _end(self, batch: Sequence[BatchTicket], split: Sequence[Sequence[Any]], error: BaseException | None) -> None:
+        """Gives each request its outputs, which are in `split` by output; the requests of a failed batch run again separately."""
+        again = error is not None and len(batch) > 1 and isinstance(error, Exception)
+        with self._lock:
+            self._running -= 1
+            again = again and not self._is_closed
+            # A group for each, which does not wait.
+            self._groups |= {ticket: (0.0, [ticket]) for ticket in batch if again}
+        self._advance()
+        for place, ticket in enumerate(() if again else batch):
+            ticket.done(None if error is not None else tuple(values[place] for values in split), error)
+
+
+def _count_rows(tickets: Iterable[BatchTicket]) -> int:
+    return sum(ticket.rows for ticket in tickets)
 
 
 def _describe(inputs: Sequence[Any], axes: Sequence[int | None]) -> tuple[int, Hashable | None]:
@@ -398,8 +354,7 @@ class BatchDevice(Composer):
         """Loads the network with an open batch size."""
         result, answer, opened, axes = self._examine(device, network, config)
         require_all_supported(device, network, result)
-        entry, name = self._require_entry(device)
-        own = configure_children(self._core, device, [name], config)[name]
+        entry, name, own = self._require_entry(device, config)
         threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
         child = self._core.load_network(opened, name, {**own, **threads}, query=answer)
         return BatchExecutable(
@@ -417,7 +372,7 @@ class BatchDevice(Composer):
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports the network on the device of the list."""
-        _, name = self._require_entry(device)
+        _, name, own = self._require_entry(device, config)
 
         def read(fields: Mapping[str, Any]) -> tuple[BatchAxes, int, dict[str, Any]]:
             axes_in, axes_out = (tuple(None if axis is None else int(axis) for axis in side) for side in fields["axes"])
@@ -428,10 +383,8 @@ class BatchDevice(Composer):
             return BatchAxes(axes_in, axes_out, {}), size, row
 
         inputs, outputs, (axes, size, row) = read_index(payload, read, owner="BATCH")
-        own = configure_children(self._core, device, [name], config)[name]
         threads = share_processors(self._core, name, config, own, sharers=1, requests=None)
-        steered = {**select_steering(self._core, name, config, own), **threads}
-        child, _ = import_part(self._core, row, "device", payload.sections, steered, owner=device.name)
+        child, _ = import_part(self._core, row, "device", payload.sections, config, own, threads, owner=device.name)
         return BatchExecutable(inputs, outputs, child, axes, size=size, seconds=config[TIMEOUT_KEY] / 1000)
 
     @hookimpl
@@ -442,16 +395,16 @@ class BatchDevice(Composer):
             "give it to the device of the list and put BATCH around the rest, as in 'HETERO:(BATCH:GPU),GPU'"
         )
 
-    def _require_entry(self, device: DeviceName) -> tuple[ListedDevice, str]:
-        """Returns the only entry of the list. Raises: DeviceNameError."""
-        self.require_children(device)
+    def _require_entry(self, device: DeviceName, config: Mapping[str, Any]) -> tuple[ListedDevice, str, dict[str, Any]]:
+        """Returns the only entry of the list, and the name and configuration of its device. Raises: DeviceNameError."""
+        names = self.require_children(device)
         entries = self.list_entries(device)
         if len(entries) > 1:
             raise DeviceNameError(
                 f"device {device} has {len(entries)} devices in its list; BATCH has one, as in '{self.example}'. "
                 f"Use BATCH:(MULTI:{device.arguments}) for batches on several"
             )
-        return entries[0], str(entries[0].device)
+        return entries[0], names[0], configure_children(self._core, device, names, config)[names[0]]
 
     def _find_size(self, device: DeviceName, entry: ListedDevice) -> int:
         """Returns the largest number of images in a batch. Raises: DeviceNameError for more than the device takes."""
@@ -471,8 +424,7 @@ class BatchDevice(Composer):
         The batch size of the network is open. If the device refuses an open size, the network has the size in the list, and smaller
         batches are padded.
         """
-        entry, name = self._require_entry(device)
-        own = configure_children(self._core, device, [name], config)[name]
+        entry, name, own = self._require_entry(device, config)
         axes = find_batch_axes(network)
         opened, reason = network, ""
         if not axes.refused:

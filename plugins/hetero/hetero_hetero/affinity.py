@@ -22,6 +22,7 @@ from hetero_core.errors import AffinityError, ConfigValueError, InvalidNetworkEr
 from hetero_core.network.graph import Network
 from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.topology import predecessors_of_nodes
+from hetero_core.plan import HeldMemory, Placement
 from hetero_hetero.branches import cut_branches, is_branching
 from hetero_hetero.moves import (
     Assignment,
@@ -59,7 +60,7 @@ class SplitTask:
 
     `itself` is the device string of this HETERO, which runs branches that no device takes whole, with `own_config`. `unavailable` maps
     the devices of the list that cannot work here, and that the user allows to pass over, to the reason. With `keeps_units` quantized
-    units and shape arithmetic are moved together.
+    units and shape arithmetic are moved together. `placement` or `memory` are the reasons of pins that the user has not set.
     """
 
     core: Core
@@ -71,6 +72,8 @@ class SplitTask:
     smallest: int = 1
     keeps_units: bool = True
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    placement: Placement | None = None
+    memory: tuple[HeldMemory, ...] = ()
     _parts: dict[tuple[str, ...], Network] = field(default_factory=dict, init=False, repr=False)
 
     def cut(self, names: tuple[str, ...]) -> Network:

@@ -27,10 +27,9 @@ def is_branching(node: Node) -> bool:
     return node.op_type == "If" and not node.domain and all(name in node.bodies for name in BRANCHES)
 
 
-def cut_branches(network: Network, node: Node) -> tuple[Network, Network]:
+def cut_branches(network: Network, node: Node) -> tuple[Network, ...]:
     """Returns the branches of an If as networks, first the branch of a true condition; weights are shared."""
-    then_branch, else_branch = (_cut_branch(network, node, node.bodies[name]) for name in BRANCHES)
-    return then_branch, else_branch
+    return tuple(_cut_branch(network, node, node.bodies[name]) for name in BRANCHES)
 
 
 def _cut_branch(network: Network, node: Node, body: Graph) -> Network:

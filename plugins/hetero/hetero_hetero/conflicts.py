@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hetero_hetero.digraph import Digraph, OneOf, build_digraph
+from hetero_hetero.digraph import Adjacency, OneOf, build_digraph
 from hetero_hetero.subgraphs import Subgraph
 
 
@@ -55,41 +55,30 @@ def explain_within(
         home = part_of_position[node]
         if (number, home) in explained:
             continue
-        path, entered = _find_path(graph, members[number], node, {})
-        steps -= entered
-        if not path:
-            path, entered = _find_path(graph, members[number], node, units, members[home])
-            steps -= entered
-        if path:
-            names = graph.index_of_position
-            kept_outs.append(KeptOut(names[node], subgraphs[number], tuple(names[place] for place in path)))
-            explained.add((home, number))
+        path: list[int] = []
+        for joined in ({}, units):
+            # The shorter of the paths from the node to a member and from a member to the node.
+            for adjacent, direction in ((graph.consumers, 1), (graph.producers, -1)):
+                way, entered = _search(adjacent, members[number], node, joined, members[home])
+                steps -= entered
+                if way and not 0 < len(path) <= len(way):
+                    path = way[::direction]
+            if path:
+                names = graph.index_of_position
+                kept_outs.append(KeptOut(names[node], subgraphs[number], tuple(names[place] for place in path)))
+                explained.add((home, number))
+                break
     return tuple(kept_outs), 0
 
 
-_Units = Mapping[int, Sequence[int]]
-"""Node -> the nodes that run together with it."""
-
-
-def _find_path(
-    graph: Digraph, inside: frozenset[int], node: int, units: _Units, apart: frozenset[int] = frozenset()
-) -> tuple[list[int], int]:
-    """Returns the shorter of the paths from the node to a member and from a member to the node, and how many nodes were entered.
-
-    A node of `apart` forms no unit with others.
-    """
-    leaving, left_steps = _search(graph.consumers, inside, node, units, apart)
-    entering, steps = _search(graph.producers, inside, node, units, apart)
-    path = entering[::-1] if not leaving or 0 < len(entering) < len(leaving) else leaving
-    return path, left_steps + steps
-
-
 def _search(
-    adjacent: Sequence[Sequence[int]], inside: frozenset[int], node: int, units: _Units, apart: frozenset[int]
+    adjacent: Adjacency, inside: frozenset[int], node: int, units: Mapping[int, Sequence[int]], apart: frozenset[int]
 ) -> tuple[list[int], int]:
-    """Returns a shortest path along `adjacent` from the node through at least one outside node to a member, and the nodes entered.
+    """Returns a shortest path along `adjacent` from the node through at least one outside node to a member, and how many nodes were
+    entered.
 
-    The path is empty if no such path exists.
+    `units` maps a node to the nodes that run together with it; a node of `apart` forms no unit with others. The path is empty if no such
+    path exists.
     """
     came_from: dict[int, int] = {node: node}
     queue = [node]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from hetero_core.composing.blobs import (
     import_part,
     pack_index,
     read_index,
-    select_steering,
     take_prefix,
 )
 from hetero_core.composing.composer import Composer
@@ -38,16 +38,17 @@ from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
+from hetero_core.network.types import ValueSpec, type_to_json
 from hetero_core.network.writer import pack_network, unpack_network
-from hetero_core.plan import Boundary, Conflict, HeldMemory, Plan, PlanStage
+from hetero_core.plan import Plan
+from hetero_core.reports.fields import read_record, write_record
 from hetero_hetero.affinity import ROLES_KEY, SplitTask, begin_assignment, complete_assignment, resolve_roles, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable, require_limits
 from hetero_hetero.fallback import Substitutes, find_guard, guard_stages
 from hetero_hetero.loading import build_plan, cut_stages, load_stages, require_complete
 from hetero_hetero.moves import Assignment
-from hetero_hetero.placement.choice import MEMORY_KEY, PLACEMENT_KEY, PLACEMENTS, PLACING_KEYS, Decision, place_nodes
+from hetero_hetero.placement.choice import MEMORY_KEY, PLACEMENT_KEY, PLACEMENTS, PLACING_KEYS, place_nodes
 from hetero_hetero.schedule import configure_stages
 from hetero_hetero.subgraphs import POLICIES
 
@@ -119,8 +120,8 @@ class HeteroDevice(Composer):
     @hookimpl
     def query_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> QueryResult:
         """The device of each node, and the whole plan; there is no plan if all devices refuse a node."""
-        task, assignment, decision = self._assign(device, network, config)
-        plan = None if assignment.refused else build_plan(network, assignment, cut_stages(task, assignment), decision)
+        task, assignment = self._assign(device, network, config)
+        plan = None if assignment.refused else build_plan(network, task, assignment, cut_stages(task, assignment))
         if plan is not None and config[TRACE_KEY]:
             plan = replace(plan, selection=trace_assignment(task, assignment))
         refusals = assignment.refusals
@@ -135,29 +136,20 @@ class HeteroDevice(Composer):
     @hookimpl
     def load_network(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> Executable:
         """Splits the network and loads each part on its device."""
-        task, assignment, decision = self._assign(device, network, config)
+        task, assignment = self._assign(device, network, config)
         require_complete(task, assignment)
         if len(network.nodes) == 1 and str(device) in assignment.device_of_node.values():
-            return self._load_branches(task, build_plan(network, assignment, cut_stages(task, assignment)))
+            return self._load_branches(task, build_plan(network, task, assignment, cut_stages(task, assignment)))
         stages, loaded = load_stages(task, assignment, may_move=config[FALLBACK_KEY] == "NEXT")
-        require_limits(network.name, decision.memory, loaded)
-        plan = build_plan(network, assignment, stages, decision)
+        require_limits(network.name, task.memory, loaded)
+        plan = build_plan(network, task, assignment, stages)
         _warn_of_idle_devices(plan, str(device))
-        if config[DOT_KEY]:
-            _write_drawing(plan)
         parts: list[Loaded] = [(executable, stage.part) for executable, stage in zip(loaded, stages, strict=True)]
-        if config[FALLBACK_KEY] == "NEXT":
-            parts = guard_stages(plan, parts, Substitutes(self._core, task.itself, task.own_config, task.configs))
-        return HeteroExecutable(
-            network.inputs,
-            network.outputs,
-            plan,
-            parts,
-            {spec.name: network.initializers[spec.name].array for spec in network.outputs if spec.name in network.initializers},
-            core=self._core,
-            threads=config[THREADS_KEY],
-            streams=config[STREAMS_KEY],
-        )
+        constants = {
+            spec.name: network.initializers[spec.name].array for spec in network.outputs if spec.name in network.initializers
+        }
+        substitutes = Substitutes(self._core, task.itself, task.own_config, task.configs)
+        return self._join_stages((network.inputs, network.outputs), plan, parts, constants, substitutes, config)
 
     @hookimpl
     def export_network(self, executable: HeteroExecutable | BranchExecutable) -> Payload:
@@ -165,16 +157,14 @@ class HeteroDevice(Composer):
         if isinstance(executable, BranchExecutable):
             return Payload(pack_network(executable.network))
         sections: dict[str, Any] = {}
-        stages = [
-            export_part(stage, part, f"stage/{index}", sections) for index, (stage, part) in enumerate(executable.loaded_parts())
-        ]
+        is_guarded, stages = any(find_guard(stage) is not None for stage in executable.stages), []
+        for index, (stage, part) in enumerate(executable.loaded_parts()):
+            stages.append(export_part(stage, part, f"stage/{index}", sections))
+            if is_guarded and part is not None and stages[-1]["kind"] == "blob":
+                # Another device needs the network of a part that only its device's own blob holds.
+                sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
         if executable.constants:
             sections |= add_prefix(_CONSTANTS, pack_network(_hold_constants(executable.constants)))
-        if any(find_guard(stage) is not None for stage in executable.stages):
-            # Another device needs the network of a part that only its device's own blob holds.
-            for index, (_, part) in enumerate(executable.loaded_parts()):
-                if part is not None and stages[index]["kind"] == "blob":
-                    sections |= add_prefix(f"stage/{index}/{_PART}", pack_network(part))
         inputs, outputs = (
             tuple(ValueSpec(spec.name, spec.type) for spec in side) for side in (executable.inputs, executable.outputs)
         )
@@ -215,33 +205,41 @@ class HeteroDevice(Composer):
         inputs, outputs, (rows, plan) = read_index(payload, read, owner="HETERO")
         if len(rows) != len(plan.stages):
             raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
-        borders = [(stage.device, stage.inputs, stage.outputs) for stage in plan.stages]
-        shares = configure_stages(self._core, borders, config[THREADS_KEY], configs)
+        shares = configure_stages(self._core, plan.stages, config[THREADS_KEY], configs)
         with ExitStack() as opened:
             loaded = []
             for index, row in enumerate(rows):
-                child = plan.stages[index].device
-                steered = select_steering(self._core, child, config, configs.get(child, {}))
-                stage, part = import_part(self._core, row, f"stage/{index}", sections, {**steered, **shares[index]}, owner="HETERO")
+                prefix, own = f"stage/{index}", configs.get(plan.stages[index].device, {})
+                stage, part = import_part(self._core, row, prefix, sections, config, own, shares[index], owner="HETERO")
                 opened.callback(stage.close)
-                packed = take_prefix(f"stage/{index}/{_PART}", sections) if part is None else {}
+                packed = take_prefix(f"{prefix}/{_PART}", sections) if part is None else {}
                 loaded.append((stage, unpack_network(packed) if packed else part))
             constant_sections = take_prefix(_CONSTANTS, sections)
             initializers = unpack_network(constant_sections).initializers if constant_sections else {}
             constants = {name: initializer.array for name, initializer in initializers.items()}
-            if config[FALLBACK_KEY] == "NEXT":
-                substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs)
-                loaded = guard_stages(plan, loaded, substitutes)
-            split = HeteroExecutable(
-                inputs, outputs, plan, loaded, constants, core=self._core, threads=config[THREADS_KEY], streams=config[STREAMS_KEY]
-            )
+            substitutes = Substitutes(self._core, str(device), self._select_own(device, config), configs)
+            split = self._join_stages((inputs, outputs), plan, loaded, constants, substitutes, config)
             opened.pop_all()
-        if config[DOT_KEY]:
-            _write_drawing(plan)
         return split
 
-    def _assign(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[SplitTask, Assignment, Decision]:
-        """Returns the task, with the pins of its placement, the assignment of its nodes, and the reasons of the placement."""
+    def _join_stages(
+        self,
+        borders: tuple[tuple[ValueSpec, ...], tuple[ValueSpec, ...]],
+        plan: Plan,
+        loaded: Sequence[Loaded],
+        constants: Mapping[str, Any],
+        substitutes: Substitutes,
+        config: Mapping[str, Any],
+    ) -> HeteroExecutable:
+        """Returns the executable of loaded stages, each with its substitutes if the configuration asks for the next device."""
+        if config[DOT_KEY]:
+            _write_drawing(plan)
+        stages = guard_stages(plan, loaded, substitutes) if config[FALLBACK_KEY] == "NEXT" else loaded
+        budget = {"threads": config[THREADS_KEY], "streams": config[STREAMS_KEY]}
+        return HeteroExecutable(*borders, plan, stages, constants, core=self._core, **budget)
+
+    def _assign(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> tuple[SplitTask, Assignment]:
+        """Returns the task, with the pins of its placement, and the assignment of its nodes."""
         children = self.require_children(device)
         unavailable = find_unavailable(self._core, children) if config[FALLBACK_KEY] == "NEXT" else {}
         for child, reason in unavailable.items():
@@ -254,10 +252,10 @@ class HeteroDevice(Composer):
         own = self._select_own(device, config)
         network = resolve_roles(self._core, network, tuple(configs), config[ROLES_KEY])
         rules = config[POLICY_KEY], config[SMALLEST_KEY], config[UNITS_KEY]
-        task, decision = place_nodes(SplitTask(self._core, network, str(device), own, configs, *rules, unavailable), config)
+        task = place_nodes(SplitTask(self._core, network, str(device), own, configs, *rules, unavailable), config)
         assignment = begin_assignment(task)
         complete_assignment(task, assignment)
-        return task, assignment, decision
+        return task, assignment
 
     def _select_own(self, device: DeviceName, config: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the configuration for HETERO itself, if it runs a part of the whole."""
@@ -316,66 +314,21 @@ def _hold_constants(constants: Mapping[str, np.ndarray[Any, Any]]) -> Network:
     return Network("constants", (), outputs, (), freeze_mapping(initializers), types, freeze_mapping({"": 17}))
 
 
+_PLAN_FIELDS = ("network", "priorities", "device_of_node", "operator_of_node", "refusals", "pins", "stages", "boundaries", "conflicts",
+                "unexplained", "procedures", "memory")  # fmt: skip
+
+
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
-    return {
-        "network": plan.network,
-        "priorities": plan.priorities,
-        "device_of_node": dict(plan.device_of_node),
-        "operator_of_node": dict(plan.operator_of_node),
-        "refusals": {name: dict(reasons) for name, reasons in plan.refusals.items()},
-        "pins": dict(plan.pins),
-        "stages": [[stage.device, stage.nodes, stage.inputs, stage.outputs] for stage in plan.stages],
-        "boundaries": [
-            [v.value, type_to_json(v.type), v.nbytes, v.producer, v.consumers, v.maker, v.readers] for v in plan.boundaries
-        ],
-        "conflicts": [[conflict.node, conflict.subgraph, conflict.path] for conflict in plan.conflicts],
-        "unexplained": plan.unexplained,
-        "procedures": dict(plan.procedures),
-        "memory": [[held.device, held.weights, held.border, held.arena, held.limit, held.workspace] for held in plan.memory],
-    }
+    rows = partial(write_record, write_type=type_to_json, write_row=lambda row: list(row.values()))
+    fields = {name: rows(getattr(plan, name)) for name in _PLAN_FIELDS}
+    return {**fields, "stages": [row for _, *row in fields["stages"]]}
 
 
 def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
     """Returns the plan that `_plan_to_json` wrote. Raises: TypeError, ValueError, KeyError for anything else."""
-    plan = Plan(
-        network=str(fields["network"]),
-        priorities=tuple(fields["priorities"]),
-        device_of_node=freeze_mapping(fields["device_of_node"].items()),
-        operator_of_node=freeze_mapping(fields["operator_of_node"].items()),
-        refusals=freeze_mapping((node, freeze_mapping(reasons.items())) for node, reasons in fields["refusals"].items()),
-        pins=freeze_mapping(fields["pins"].items()),
-        stages=tuple(
-            PlanStage(index, str(device), tuple(nodes), tuple(inputs), tuple(outputs))
-            for index, (device, nodes, inputs, outputs) in enumerate(fields["stages"])
-        ),
-        boundaries=tuple(
-            Boundary(value, type_of_json(value_type), nbytes, producer, tuple(consumers), maker, tuple(readers))
-            for value, value_type, nbytes, producer, consumers, maker, readers in fields["boundaries"]
-        ),
-        conflicts=tuple(Conflict(node, subgraph, tuple(path)) for node, subgraph, path in fields["conflicts"]),
-        unexplained=fields["unexplained"],
-        # Blobs of 0.1.0 do not name the procedures.
-        procedures=freeze_mapping(fields.get("procedures", {}).items()),
-        memory=tuple(HeldMemory(*row) for row in fields.get("memory", ())),
-    )
-    mappings = (plan.device_of_node, plan.operator_of_node, plan.pins, *plan.refusals.values())
-    texts = [entry for mapping in mappings for pair in mapping.items() for entry in pair]
-    texts += [text for stage in plan.stages for text in (*stage.nodes, *stage.inputs, *stage.outputs)]
-    texts += [text for boundary in plan.boundaries for text in (boundary.value, *boundary.readers, boundary.maker or "")]
-    texts += [text for conflict in plan.conflicts for text in (conflict.node, *conflict.path)]
-    texts += [held.device for held in plan.memory]
-    numbers = [plan.unexplained, *plan.procedures.values(), *(conflict.subgraph for conflict in plan.conflicts)]
-    numbers += [
-        number for held in plan.memory for number in (held.weights, held.border, held.arena, held.limit or 0, held.workspace)
-    ]
-    numbers += [number for boundary in plan.boundaries for number in (boundary.nbytes or 0, *boundary.consumers)]
-    if (
-        not isinstance(fields["priorities"], list)
-        or not all(type(text) is str for text in texts)
-        or any(type(n) is not int or n < 0 for n in numbers)
-    ):
-        raise TypeError("the plan has a value of another type")
-    stages = {*range(len(plan.stages)), None}
-    if any(index not in stages for boundary in plan.boundaries for index in (boundary.producer, *boundary.consumers)):
+    stages = [[index, *row] for index, row in enumerate(fields["stages"])]
+    plan: Plan = read_record(Plan, {**fields, "stages": stages})
+    known = {*range(len(plan.stages)), None}
+    if any(index not in known for boundary in plan.boundaries for index in (boundary.producer, *boundary.consumers)):
         raise ValueError("a boundary value names a stage that the plan does not have")
     return plan

@@ -68,38 +68,35 @@ def sort_topologically(producers: Mapping[int, Sequence[int]]) -> list[int]:
     return order_by_producers(producers)
 
 
-def label_components(neighbours: Sequence[Sequence[Sequence[int]]], count: int) -> list[int]:
-    """Returns the component of every position, numbered by their first positions.
+def find_components(neighbours: Sequence[Adjacency], count: int) -> list[list[int]]:
+    """Returns the connected sets of positions, each ascending, by their first positions.
 
     neighbours: adjacency lists (producers, consumers) to follow.
     """
-    component_of_position = [-1] * count
-    component = 0
+    is_seen = bytearray(count)
+    components = []
     for start in range(count):
-        if component_of_position[start] >= 0:
+        if is_seen[start]:
             continue
-        component_of_position[start] = component
-        stack = [start]
-        while stack:
-            position = stack.pop()
+        is_seen[start] = 1
+        members = [start]
+        for position in members:  # grows while it is walked
             for adjacent in neighbours:
                 for other in adjacent[position]:
-                    if component_of_position[other] < 0:
-                        component_of_position[other] = component
-                        stack.append(other)
-        component += 1
-    return component_of_position
+                    if not is_seen[other]:
+                        is_seen[other] = 1
+                        members.append(other)
+        components.append(sorted(members))
+    return components
 
 
 def split_components(graph: Digraph) -> list[tuple[list[int], Digraph]]:
     """Returns the parts of a graph that no edge connects, each with its positions in the graph; the smallest first, then the first."""
-    positions_of_component: dict[int, list[int]] = {}
-    for position, component in enumerate(label_components((graph.producers, graph.consumers), len(graph))):
-        positions_of_component.setdefault(component, []).append(position)
-    if len(positions_of_component) == 1:
-        return [(list(range(len(graph))), graph)]
+    components = find_components((graph.producers, graph.consumers), len(graph))
+    if len(components) == 1:
+        return [(components[0], graph)]
     parts = []
-    for positions in sorted(positions_of_component.values(), key=lambda positions: (len(positions), positions[0])):
+    for positions in sorted(components, key=lambda positions: (len(positions), positions[0])):
         place = {position: rank for rank, position in enumerate(positions)}
         producers = tuple([tuple([place[source] for source in graph.producers[position]]) for position in positions])
         part = Digraph(

@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from hetero_core.runtime.transfers import move_value
 from hetero_hetero.branches import describe_plan
 from hetero_hetero.fallback import find_guard, move_stage
 from hetero_hetero.loading import shorten_names
-from hetero_hetero.schedule import Flow, find_lane, plan_schedule
+from hetero_hetero.schedule import Flow, Schedule, find_lane
 
 Copy = Callable[[Any], Any]
 
@@ -54,24 +53,22 @@ class Transfer:
     readers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StageRoute:
-    """One stage: the slots that it reads and writes, the transfers that follow it, and the stages that must have run before."""
+    """One stage: the slots that it reads and writes, the transfers that follow it, the slots that it and these read, and the stages that
+    must have run before.
+    """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     transfers: tuple[Transfer, ...]
+    reads: tuple[int, ...]
     predecessors: tuple[int, ...]
-
-    @cached_property
-    def reads(self) -> tuple[int, ...]:
-        """The slots that the stage and its transfers read."""
-        return (*self.inputs, *(transfer.source for transfer in self.transfers))
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """All steps. `first_transfers` move inputs; `constants` fills the slots of outputs that are constants.
+    """All steps. `first_transfers` move inputs; `slots` are those of a run before it begins: empty but for outputs that are constants.
 
     `readers` counts for each slot the stages and transfers that read it; outputs of the network count an extra reader, so they are
     kept.
@@ -81,7 +78,7 @@ class Route:
     first_transfers: tuple[Transfer, ...]
     steps: tuple[StageRoute, ...]
     outputs: tuple[int, ...]
-    constants: tuple[tuple[int, Any], ...]
+    slots: list[Any]
     readers: tuple[int, ...]
 
 
@@ -116,7 +113,7 @@ def plan_route(
         holder = _find_holder(spec, [(stage, stage.inputs) for stage in stages])
         place, to_host = (HOST, None) if holder is None else (name_place(holder, spec), holder.to_host)
         first.append(make(spec.name, place, None, to_host))
-    fixed = tuple((make(name, HOST, None, None), array) for name, array in constants.items())
+    fixed = {make(name, HOST, None, None): array for name, array in constants.items()}
     borders = []
     for index, stage in enumerate(stages):
         reads = tuple(read(spec, name_place(stage, spec), stage) for spec in stage.inputs)
@@ -133,25 +130,23 @@ def plan_route(
         StageRoute(
             *borders[index],
             planned.get(index, ()),
+            (*borders[index][0], *(transfer.source for transfer in planned.get(index, ()))),
             tuple(sorted({maker for spec in stage.inputs if (maker := homes[spec.name][1]) is not None})),
         )
         for index, stage in enumerate(stages)
     )
-    counts = Counter(results)
-    counts.update(slot for reads, _ in borders for slot in reads)
-    counts.update(transfer.source for moved in planned.values() for transfer in moved)
+    counts = Counter([*results, *(slot for step in steps for slot in step.reads)])
+    counts.update(transfer.source for transfer in planned.get(None, ()))
     readers = tuple(counts[slot] for slot in range(len(slots)))
-    return Route(tuple(first), planned.get(None, ()), steps, tuple(results), fixed, readers)
+    return Route(tuple(first), planned.get(None, ()), steps, tuple(results), list(map(fixed.get, range(len(slots)))), readers)
 
 
 def _join_moves(spec: ValueSpec, to_host: Copy | None, from_host: Callable[[Any, ValueSpec], Any] | None) -> Copy:
-    if to_host is None and from_host is not None:
-        return lambda array: from_host(array, spec)
-    if to_host is not None and from_host is None:
+    if from_host is None:
+        if to_host is None:
+            raise PluginError(f"value '{spec.name}' moves from the host to the host; a device names a memory that it does not have")
         return to_host
-    if to_host is None or from_host is None:
-        raise PluginError(f"value '{spec.name}' moves from the host to the host; a device names a memory that it does not have")
-    return lambda array: from_host(to_host(array), spec)
+    return lambda array: from_host(array if to_host is None else to_host(array), spec)
 
 
 def _find_holder(spec: ValueSpec, sides: Sequence[tuple[ExecutableNetwork, Sequence[ValueSpec]]]) -> ExecutableNetwork | None:
@@ -204,13 +199,9 @@ class HeteroExecutable(Executable):
         lanes = [find_lane(core, str(stage.device)) for stage in stages]
         # While a request is on its second device, the next request can be on the first.
         self.pipeline_depth = max(len(set(lanes)), 1)
-        self._plan_route()
-        self._schedule = plan_schedule(
-            [step.predecessors for step in self._route.steps],
-            lanes,
-            threads=[stage.config[THREADS_KEY] for stage in stages],
-            budget=threads,
-        )
+        self._route = plan_route(inputs, outputs, stages, constants)
+        predecessors = tuple(step.predecessors for step in self._route.steps)
+        self._schedule = Schedule(predecessors, lanes, [stage.config[THREADS_KEY] for stage in stages], threads)
         if self._schedule.is_parallel:
             # Besides the thread that a run is on, which works, too.
             helpers = streams * (min(len(set(lanes)), threads) - 1)
@@ -225,14 +216,6 @@ class HeteroExecutable(Executable):
             ).check
             for stage in stages
         ]
-
-    def _plan_route(self) -> None:
-        """Works out the route from the memories that inputs and outputs name."""
-        self._route = plan_route(self.inputs, self.outputs, self.stages, self.constants)
-        # A run starts from a copy: constants in their slots, everything else empty.
-        self._empty: list[Any] = [None] * len(self._route.readers)
-        for slot, value in self._route.constants:
-            self._empty[slot] = value
 
     def keep_states(self, output_of_input: Mapping[str, str]) -> Mapping[str, ExecutableNetwork]:
         """Leaves a state in the memory of a stage if the stage that makes it and the stage that reads it share that memory."""
@@ -252,16 +235,13 @@ class HeteroExecutable(Executable):
             tuple(ValueSpec(spec.name, spec.type, memories.get(spec.name, spec.memory)) for spec in specs)
             for specs in (self.inputs, self.outputs)
         )
-        self._plan_route()
+        self._route = plan_route(self.inputs, self.outputs, self.stages, self.constants)
         return homes
 
     def find_part(self, name: str) -> ExecutableNetwork | None:
         """Returns the first stage that reads an input, or makes an output, in a memory of its own or of a device in it."""
-        for stage in self.stages:
-            specs = [spec for spec in (*stage.all_inputs, *stage.all_outputs) if spec.name == name]
-            if any(spec.memory != HOST or stage.takes_tensors for spec in specs):
-                return stage
-        return None
+        values = ((stage, spec) for stage in self.stages for spec in (*stage.all_inputs, *stage.all_outputs) if spec.name == name)
+        return next((stage for stage, spec in values if spec.memory != HOST or stage.takes_tensors), None)
 
     def loaded_parts(self) -> tuple[tuple[ExecutableNetwork, Network | None], ...]:
         """Returns the executable of each stage now and its network, which is None if the stage came from its device's own blob."""
@@ -291,7 +271,13 @@ class HeteroExecutable(Executable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs by position; ends early, with the outputs so far, if the request was cancelled."""
-        slots, route = self._fill_slots(inputs, context), self._route
+        route = self._route
+        slots = route.slots.copy()
+        for slot, value in zip(route.inputs, inputs, strict=True):
+            slots[slot] = value
+        if context.tensors or DeviceTensor in map(type, inputs):
+            self._enter_tensors(slots, context)
+        _move(route.first_transfers, slots, context.profile)
         release = _count_readers(slots, route.readers)
         release([transfer.source for transfer in route.first_transfers], ())
 
@@ -310,17 +296,6 @@ class HeteroExecutable(Executable):
         for position, tensor in (context.tensors or {}).items():
             values[position] = fill_tensor(tensor, values[position], context.profile, self.outputs[position].name, "HETERO")
         return tuple(values)
-
-    def _fill_slots(self, inputs: tuple[Any, ...], context: RunContext) -> list[Any]:
-        """Returns the slots of a run with its inputs and constants in place, in every memory that needs them."""
-        route = self._route
-        slots = self._empty.copy()
-        for slot, value in zip(route.inputs, inputs, strict=True):
-            slots[slot] = value
-        if context.tensors or DeviceTensor in map(type, inputs):
-            self._enter_tensors(slots, context)
-        _move(route.first_transfers, slots, context.profile)
-        return slots
 
     def _enter_tensors(self, slots: list[Any], context: RunContext) -> None:
         """Puts the tensors of a run into its slots, which hold the inputs already."""
@@ -344,7 +319,9 @@ class HeteroExecutable(Executable):
                 slots[slot] = tensor
 
     def _run_step(self, index: int, slots: list[Any], context: RunContext) -> None:
-        """Runs one stage: takes its inputs out of the slots, keeps its outputs, moves them to the memories of their readers."""
+        """Runs one stage: takes its inputs out of the slots, checks its outputs under its device's name, keeps them C-contiguous, and moves
+        them to the memories of their readers.
+        """
         stage, step = self.stages[index], self._route.steps[index]
         states: Any = context.state
         profile = None if context.profile is None else context.profile.of_part(str(stage.device), index)
@@ -356,7 +333,11 @@ class HeteroExecutable(Executable):
             results = stage.run_device(tuple([slots[slot] for slot in step.inputs]), inner)
             if inner.token.is_set:
                 return  # the result of a cancelled stage is dropped
-            self._keep_outputs(index, results, slots, inner)
+            # The stage's device has counted its values already.
+            unlimited = inner if inner.limits is None else inner.derive(inner.state, limits=None)
+            for slot, value in zip(step.outputs, self._checks[index](results, unlimited), strict=True):
+                is_turned = type(value) is np.ndarray and not value.flags.c_contiguous
+                slots[slot] = np.ascontiguousarray(value) if is_turned else value
             if profile is not None:
                 profile.end_part(tuple(spec.name for spec in stage.inputs), tuple(spec.name for spec in stage.outputs))
             _move(step.transfers, slots, profile)
@@ -367,14 +348,6 @@ class HeteroExecutable(Executable):
             nodes = shorten_names(self.plan.stages[index].nodes)
             error.add_note(f"in stage {index} of {len(self.stages)} on {stage.device}, nodes {nodes}")
             raise
-
-    def _keep_outputs(self, index: int, results: Any, slots: list[Any], inner: RunContext) -> None:
-        """Checks the results of a stage under its device's name and puts them into their slots, C-contiguous."""
-        # The stage's device has counted its values already.
-        unlimited = inner if inner.limits is None else inner.derive(inner.state, limits=None)
-        for slot, value in zip(self._route.steps[index].outputs, self._checks[index](results, unlimited), strict=True):
-            is_turned = type(value) is np.ndarray and not value.flags.c_contiguous
-            slots[slot] = np.ascontiguousarray(value) if is_turned else value
 
     def metrics(self) -> Mapping[str, Any]:
         """The metrics of a split network."""

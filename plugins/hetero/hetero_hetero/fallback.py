@@ -16,14 +16,13 @@ from typing import Any
 
 from hetero_core import Core, ExecutableNetwork, Plan
 from hetero_core.composing.blobs import Loaded
-from hetero_core.composing.properties import PROPERTIES_KEY
-from hetero_core.composing.runs import run_child
+from hetero_core.composing.properties import PROPERTIES_KEY, describe_error
+from hetero_core.composing.runs import RequestMemory, run_child
 from hetero_core.contract import Array, Executable, RunContext, freeze_mapping
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import (
     ClosedError,
     DeadlineExceededError,
-    HeteroError,
     MemoryLimitError,
     RequestCancelledError,
     UnsupportedNodesError,
@@ -71,28 +70,17 @@ class Substitutes:
         return self.core.load_network(part, composed, {**config, **shares})
 
 
-@dataclass(eq=False)
-class _State:
-    """The working memory of one request for a stage; that of the substitute is made when it is first needed. `first` is the first
-    working memory of a request with two.
-    """
-
-    own: object
-    first: _State | None = None
-    of_substitute: tuple[object, ...] = ()
-
-
 class GuardedExecutable(Executable):
     """The executable of a stage, and behind it the substitute on other devices that takes over when it fails.
 
     The network of the stage runs within it, wrappers included. A device that starts runs by itself is waited for on the thread of the run.
     """
 
-    def __init__(self, stage: ExecutableNetwork, part: Network | None, pins: Mapping[str, str], substitutes: Substitutes) -> None:
-        """`part` is the network of the stage, None if a blob does not hold it; a stage with `pins` stays on its device."""
+    def __init__(self, stage: ExecutableNetwork, part: Network | None, obstacle: str, substitutes: Substitutes) -> None:
+        """`part` is the network of the stage; the `obstacle` is why the stage stays on its device, if it has to."""
         self._stage, self._own = stage, stage.executable
         self._device = str(stage.device)
-        self._part, self._pins, self._substitutes = part, pins, substitutes
+        self._part, self._obstacle, self._substitutes = part, obstacle, substitutes
         self._lock = threading.Lock()
         self._loaded: ExecutableNetwork | None = None
         self.serving: ExecutableNetwork | None = None
@@ -105,21 +93,21 @@ class GuardedExecutable(Executable):
         """Returns the part of the stage's own executable, if it has parts."""
         return self._own.find_part(name)
 
-    def create_state(self) -> _State:
-        """Returns working memory; on the stage's own device as long as that serves."""
-        return _State(None if self.serving is not None else self._own.create_state())
+    def create_state(self) -> RequestMemory:
+        """Returns working memory, made on the device that serves when it is first needed."""
+        return RequestMemory()
 
-    def create_spare(self, state: object) -> _State:
+    def create_spare(self, state: Any) -> RequestMemory:
         """Returns the second working memory of a request."""
-        assert isinstance(state, _State), "a spare is made for a state of this executable"
-        return _State(None if self.serving is not None else self._own.create_spare(state.own), state)
+        return state.create_spare()  # type: ignore[no-any-return]  # of the state that this executable made
 
     def run(self, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Returns the outputs, in the memory of the stage's own device whichever device has computed them."""
         if self.serving is not None:
             return self._run_elsewhere(self.serving, inputs, context)
         try:
-            return self._stage.run_device(inputs, context.derive(_state_of(context).own))
+            memory: Any = context.state
+            return self._stage.run_device(inputs, context.derive(memory.on(self._stage)))
         except Exception as error:
             outputs = self._take_over(inputs, context, error)
             if outputs is None:
@@ -130,14 +118,16 @@ class GuardedExecutable(Executable):
         """Returns the outputs that the substitute computes; None if there is no substitute, or if it fails, too (the error notes this)."""
         if isinstance(error, (*_FINAL, IndexError)) or context.cancelled():  # not every engine checks an index of the caller
             return None
-        began, reason = perf_counter(), _describe(error)
+        began, reason = perf_counter(), describe_error(error)
         try:
             with self._lock:
+                if self._part is None or self._obstacle:
+                    raise UnsupportedNodesError(self._obstacle, {})
                 if self._loaded is None:
-                    self._loaded = self._load()
+                    self._loaded = self._substitutes.load(self._part, self._device, threads=self._stage.config[THREADS_KEY])
                 substitute = self._loaded
         except Exception as refusal:  # noqa: BLE001  # the first error is raised, and notes this one
-            error.add_note(f"HETERO_FALLBACK=NEXT finds no other device for the part: {_describe(refusal)}")
+            error.add_note(f"HETERO_FALLBACK=NEXT finds no other device for the part: {describe_error(refusal)}")
             return None
         if context.cancelled():
             return None
@@ -148,7 +138,7 @@ class GuardedExecutable(Executable):
         except _FINAL:
             raise
         except Exception as failure:  # noqa: BLE001  # the first error is raised, and notes this one
-            error.add_note(f"{substitute.device} was given the part and failed, too: {_describe(failure)}")
+            error.add_note(f"{substitute.device} was given the part and failed, too: {describe_error(failure)}")
             return None
         with self._lock:
             is_first = self.serving is None
@@ -157,14 +147,6 @@ class GuardedExecutable(Executable):
             logger.warning("%s failed in a run: %s; it runs on %s from now on", self._stage.where, reason, substitute.device)
             self._substitutes.failed.add(self._device)
         return outputs
-
-    def _load(self) -> ExecutableNetwork:
-        """Returns the substitute. Raises: a HeteroError with the reason, if there is none."""
-        for name, device in self._pins.items():
-            raise UnsupportedNodesError(f"node '{name}' is pinned to {device}", {})
-        if self._part is None:
-            raise UnsupportedNodesError("the network of the part is not in the blob", {})
-        return self._substitutes.load(self._part, self._device, threads=self._stage.config[THREADS_KEY])
 
     def _run_elsewhere(self, substitute: ExecutableNetwork, inputs: tuple[Array, ...], context: RunContext) -> tuple[Array, ...]:
         """Returns the substitute's outputs for inputs in the memory of the stage's own device, in that memory."""
@@ -181,12 +163,9 @@ class GuardedExecutable(Executable):
                 return value
             return move_value(value, lambda array: self._stage.from_host(array, spec), profile, spec.name, other, (own,))
 
+        memory: Any = context.state
         values = tuple(map(bring_home, inputs, self.inputs))
-        state = _state_of(context)
-        if not state.of_substitute:
-            beside = state.first.of_substitute if state.first is not None else ()
-            state.of_substitute = (substitute.create_state(*beside),)
-        outputs = run_child(substitute, values, context.derive(*state.of_substitute))
+        outputs = run_child(substitute, values, context.derive(memory.on(substitute)))
         # The result of a cancelled run is dropped.
         return outputs if context.token.is_set else tuple(map(bring_back, outputs, self.outputs))
 
@@ -222,8 +201,9 @@ def guard_stages(plan: Plan, loaded: Sequence[Loaded], substitutes: Substitutes)
     guarded = []
     for index, (stage, part) in enumerate(loaded):
         if str(stage.device) != substitutes.itself:
-            pins = {name: plan.pins[name] for name in plan.stages[index].nodes if name in plan.pins}
-            stage = stage.surround(GuardedExecutable(stage, part, pins, substitutes))
+            pinned = (f"node '{name}' is pinned to {plan.pins[name]}" for name in plan.stages[index].nodes if name in plan.pins)
+            obstacle = next(pinned, "" if part is not None else "the network of the part is not in the blob")
+            stage = stage.surround(GuardedExecutable(stage, part, obstacle, substitutes))
         guarded.append((stage, part))
     return guarded
 
@@ -243,15 +223,3 @@ def move_stage(plan: Plan, index: int, device: str, reason: str) -> Plan:
         refusals=freeze_mapping({**plan.refusals, **reasons}),
         stages=(*plan.stages[:index], replace(stage, device=device), *plan.stages[index + 1 :]),
     )
-
-
-def _state_of(context: RunContext) -> _State:
-    state = context.state
-    assert isinstance(state, _State), "a run has the state that its executable made"
-    return state
-
-
-def _describe(error: Exception) -> str:
-    """Returns an error as one line; a foreign error with its type, which often says more."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, HeteroError) else f"{type(error).__name__}: {text}"

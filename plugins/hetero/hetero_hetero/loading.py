@@ -17,13 +17,11 @@ from hetero_core.devices.query import GENERAL_CURE, describe_refusals
 from hetero_core.devices.threads import THREADS_KEY
 from hetero_core.errors import HeteroError, InternalError, LoadError, UnsupportedNodesError
 from hetero_core.network.graph import Network
-from hetero_core.network.topology import predecessors_of_nodes
 from hetero_core.network.types import TensorType
 from hetero_core.plan import Boundary, Conflict, Plan, PlanStage
 from hetero_hetero.affinity import SplitTask, complete_assignment
 from hetero_hetero.conflicts import explain_within
 from hetero_hetero.moves import Assignment
-from hetero_hetero.placement.choice import NO_DECISION, Decision
 from hetero_hetero.schedule import configure_stages
 
 logger = logging.getLogger(__name__)
@@ -34,11 +32,11 @@ _MOST_STEPS = 400_000
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A subgraph as a network with typed borders, the device that runs it, and the device's answer about it."""
+    """A subgraph as the plan has it, as a network with typed borders, and its device's answer about it."""
 
-    device: str
+    planned: PlanStage
     part: Network
-    query: QueryResult | None = None
+    query: QueryResult | None
 
 
 def cut_stages(task: SplitTask, assignment: Assignment) -> tuple[Stage, ...]:
@@ -50,24 +48,20 @@ def cut_stages(task: SplitTask, assignment: Assignment) -> tuple[Stage, ...]:
     for position, subgraph in enumerate(assignment.subgraphs):
         device, names = str(subgraph.device), tuple(network.nodes[index].name for index in subgraph.nodes)
         part = replace(task.cut(names), name=f"{network.name}/{position}")
-        stages.append(Stage(device, part, assignment.confirmed.get((device, names))))
+        inputs, outputs = (tuple(spec.name for spec in specs) for specs in (part.inputs, part.outputs))
+        planned = PlanStage(position, device, names, inputs, outputs)
+        stages.append(Stage(planned, part, assignment.confirmed.get((device, names))))
     return tuple(stages)
 
 
-def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], decision: Decision = NO_DECISION) -> Plan:
+def build_plan(network: Network, task: SplitTask, assignment: Assignment, cut: Sequence[Stage]) -> Plan:
     """Returns the plan of stages that were cut, as plain values, for reports. Its pins are the network's own, without the pins of
     placement."""
-    stages = tuple(
-        PlanStage(
-            index,
-            stage.device,
-            tuple(node.name for node in stage.part.nodes),
-            tuple(spec.name for spec in stage.part.inputs),
-            tuple(spec.name for spec in stage.part.outputs),
-        )
-        for index, stage in enumerate(cut)
-    )
-    conflicts, unexplained = _find_conflicts(network, assignment)
+    stages = tuple(stage.planned for stage in cut)
+    kept_outs, unexplained = explain_within(task.predecessors, assignment.subgraphs, steps=_MOST_STEPS)
+    names = [node.name for node in network.nodes]
+    index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
+    by_node = sorted((entry.node, index_of_subgraph[entry.subgraph], entry.path) for entry in kept_outs)
     return Plan(
         network=network.name,
         priorities=assignment.priorities,
@@ -77,21 +71,12 @@ def build_plan(network: Network, assignment: Assignment, cut: Sequence[Stage], d
         pins=freeze_mapping((name, device) for name, device in assignment.pins.items() if name in network.affinity),
         stages=stages,
         boundaries=_list_boundaries(network, stages),
-        conflicts=conflicts,
+        conflicts=tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in by_node),
         unexplained=unexplained,
         procedures=freeze_mapping(assignment.procedures),
-        placement=decision.placement,
-        memory=decision.memory,
+        placement=task.placement,
+        memory=task.memory,
     )
-
-
-def _find_conflicts(network: Network, assignment: Assignment) -> tuple[tuple[Conflict, ...], int]:
-    """Returns the reasons, by node, that keep subgraphs of one device apart, and the number of nodes that were not examined."""
-    kept_outs, unexplained = explain_within(predecessors_of_nodes(network), assignment.subgraphs, steps=_MOST_STEPS)
-    names = [node.name for node in network.nodes]
-    index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
-    by_node = sorted((entry.node, index_of_subgraph[entry.subgraph], entry.path) for entry in kept_outs)
-    return tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in by_node), unexplained
 
 
 def _list_boundaries(network: Network, stages: Sequence[PlanStage]) -> tuple[Boundary, ...]:
@@ -105,18 +90,10 @@ def _list_boundaries(network: Network, stages: Sequence[PlanStage]) -> tuple[Bou
     boundaries = []
     for value, indices in consumers.items():
         known, maker = network.type_of(value) or TensorType(None), network.index_of_producer.get(value)
-        readers = (network.nodes[index].name for index in network.index_of_consumers.get(value, ()))
-        boundaries.append(
-            Boundary(
-                value,
-                known,
-                known.nbytes if isinstance(known, TensorType) else None,
-                producer.get(value),
-                tuple(indices),
-                maker=None if maker is None else network.nodes[maker].name,
-                readers=tuple(name for name in readers if stage_of_node[name] in indices),
-            )
-        )
+        name_of_maker, nbytes = None if maker is None else network.nodes[maker].name, getattr(known, "nbytes", None)
+        names = (network.nodes[index].name for index in network.index_of_consumers.get(value, ()))
+        readers = tuple(name for name in names if stage_of_node[name] in indices)
+        boundaries.append(Boundary(value, known, nbytes, producer.get(value), tuple(indices), name_of_maker, readers))
     return tuple(boundaries)
 
 
@@ -134,24 +111,20 @@ def load_stages(
     try:
         while True:
             stages = cut_stages(task, assignment)
-            borders = [
-                (stage.device, [x.name for x in stage.part.inputs], [y.name for y in stage.part.outputs]) for stage in stages
-            ]
-            configs = configure_stages(task.core, borders, task.own_config[THREADS_KEY], task.configs)
-            keys = [
-                (stage.device, tuple(node.name for node in stage.part.nodes), config[THREADS_KEY])
-                for stage, config in zip(stages, configs, strict=True)
-            ]
+            rows = [stage.planned for stage in stages]
+            configs = configure_stages(task.core, rows, task.own_config[THREADS_KEY], task.configs)
+            keys = [(row.device, row.nodes, config[THREADS_KEY]) for row, config in zip(rows, configs, strict=True)]
             for key in [key for key in loaded if key not in keys]:
                 loaded.pop(key).close()
-            for index, (stage, config, key) in enumerate(zip(stages, configs, keys, strict=True)):
+            for stage, config, key in zip(stages, configs, keys, strict=True):
                 if key in loaded:
                     continue
+                device = stage.planned.device
                 try:
-                    config = {**(task.own_config if stage.device == task.itself else task.configs[stage.device]), **config}
-                    loaded[key] = task.core.load_network(stage.part, stage.device, config, query=stage.query)
+                    config = {**(task.own_config if device == task.itself else task.configs[device]), **config}
+                    loaded[key] = task.core.load_network(stage.part, device, config, query=stage.query)
                 except Exception as error:  # noqa: BLE001  # whatever a device raises is reported, or recorded if NEXT was asked for
-                    title = f"cannot load stage {index} of {len(stages)} of network '{task.network.name}'"
+                    title = f"cannot load stage {stage.planned.index} of {len(stages)} of network '{task.network.name}'"
                     # The device's own error, if the core has wrapped it.
                     own = error.__cause__ if isinstance(error, InternalError) else None
                     _give_to_others(task, assignment, stage, own if isinstance(own, Exception) else error, title, may_move=may_move)
@@ -175,7 +148,7 @@ def require_complete(task: SplitTask, assignment: Assignment) -> None:
 
 def _give_to_others(task: SplitTask, assignment: Assignment, stage: Stage, error: Exception, title: str, *, may_move: bool) -> None:
     """Gives the nodes of a part that failed to load to other devices. Raises: as `load_stages`, if that is not possible."""
-    nodes, device = stage.part.nodes, stage.device
+    nodes, device = stage.part.nodes, stage.planned.device
     # The type of a foreign error often says more than its text.
     cause = str(error) if isinstance(error, HeteroError) else f"{type(error).__name__}: {error}"
     failure = f"{title} on {device}, nodes {shorten_names([node.label for node in nodes])}: {cause}"

@@ -114,52 +114,37 @@ def propose_shape_moves(network: Network, shape_nodes: Sequence[int], assignment
     """
     device_of_index = [assignment.device_of_node[node.name] for node in network.nodes]
     staying: set[int] = set()
+    goals: dict[int, str] = {}
+
+    def is_at_hand(value: str, device: str) -> bool:
+        # It is made on the device, moves there with its producer, or is read there by a node that stays.
+        producer = network.index_of_producer.get(value)
+        if producer is None or goals.get(producer, device_of_index[producer]) == device:
+            return True
+        return any(reader not in goals and device_of_index[reader] == device for reader in network.index_of_consumers[value])
+
     while True:
-        goals = _follow_readers(network, shape_nodes, device_of_index, assignment, staying)
-        stuck = _find_stuck(network, goals, device_of_index)
-        if not stuck:
+        goals.clear()
+        for index in reversed(shape_nodes):
+            node = network.nodes[index]
+            readers = (reader for value in node.writes for reader in network.index_of_consumers[value])
+            devices = {goals.get(reader, device_of_index[reader]) for reader in readers}
+            device = devices.pop() if len(devices) == 1 and index not in staying else device_of_index[index]
+            if device != device_of_index[index] and assignment.may_move(node.name, device):
+                goals[index] = device
+        going = sorted(goals)
+        for index in going:
+            if not all(is_at_hand(value, goals[index]) for value in network.nodes[index].reads):
+                del goals[index]
+                staying.add(index)
+        if len(goals) == len(going):
             break
-        staying.update(stuck)
     moves = []
     for device in assignment.priorities:
         names = tuple(network.nodes[index].name for index in shape_nodes if goals.get(index) == device)
         if names:
             moves.append(Move(names, device, f"moved to {device}: only nodes there read the shape that is computed here"))
     return moves
-
-
-def _follow_readers(
-    network: Network, shape_nodes: Sequence[int], device_of_index: Sequence[str], assignment: Assignment, staying: set[int]
-) -> dict[int, str]:
-    """Returns shape node -> the device on which all of its readers are or will be, for nodes that may go to it."""
-    goals: dict[int, str] = {}
-    for index in reversed(shape_nodes):
-        node = network.nodes[index]
-        readers = (reader for value in node.writes for reader in network.index_of_consumers[value])
-        devices = {goals.get(reader, device_of_index[reader]) for reader in readers} if index not in staying else set()
-        device = devices.pop() if len(devices) == 1 else device_of_index[index]
-        if device != device_of_index[index] and assignment.may_move(node.name, device):
-            goals[index] = device
-    return goals
-
-
-def _find_stuck(network: Network, goals: Mapping[int, str], device_of_index: Sequence[str]) -> list[int]:
-    """Returns the nodes that would read something at their goal that is not there otherwise."""
-    going = dict(goals)
-
-    def is_at_hand(value: str, device: str) -> bool:
-        # It is made on the device, moves there with its producer, or is read there by a node that stays.
-        producer = network.index_of_producer.get(value)
-        if producer is None or going.get(producer, device_of_index[producer]) == device:
-            return True
-        return any(reader not in going and device_of_index[reader] == device for reader in network.index_of_consumers[value])
-
-    stuck = []
-    for index in sorted(goals):
-        if not all(is_at_hand(value, goals[index]) for value in network.nodes[index].reads):
-            del going[index]
-            stuck.append(index)
-    return stuck
 
 
 def propose_folds(
@@ -195,28 +180,19 @@ _DOMAINS_OF_QUANTIZATION = ("", "com.microsoft")
 _ACTIVATIONS = ("Clip", "Relu")
 """Operators that may stand between an operator and its QuantizeLinear: they become limits of the quantization."""
 
-_HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
-    "CenterCropPad": (1,),
-    "Col2Im": (1, 2),
-    "ConstantOfShape": (0,),
-    "Expand": (1,),
-    "If": (0,),
-    "Loop": (0, 1),
-    "MaxUnpool": (2,),
-    "OneHot": (1,),
-    "Pad": (1, 3),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
-    **{f"Reduce{name}": (1,) for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")},
+_OPERATORS_OF_INPUTS = {
+    (0,): "ConstantOfShape If",
+    (0, 1): "Loop",
+    (0, 1, 2): "Range",
+    (1,): "CenterCropPad Expand OneHot Reshape Split Squeeze Tile TopK Unsqueeze Upsample ReduceL1 ReduceL2 ReduceLogSum "
+    "ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
+    (1, 2): "Col2Im",
+    (1, 2, 3): "Resize",
+    (1, 2, 3, 4): "Slice",
+    (1, 3): "Pad",
+    (2,): "MaxUnpool",
 }
+_HOST_INPUTS = {op_type: places for places, op_types in _OPERATORS_OF_INPUTS.items() for op_type in op_types.split()}
 """Operator of ONNX's own domain -> the inputs that say how to compute, not what; a device reads them on the host."""
 _DTYPES_OF_SHAPES = ("int64", "int32", "bool")
 _LARGEST_SHAPE = 1024

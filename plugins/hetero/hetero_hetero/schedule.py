@@ -14,30 +14,36 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hetero_core import Core
 from hetero_core.contract import CancelToken
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
 from hetero_core.errors import ClosedError
+from hetero_core.plan import PlanStage
 from hetero_hetero.digraph import reverse_edges
-
-StageBorder = tuple[str, Sequence[str], Sequence[str]]
-"""A stage's device, and the names of the values that it reads and makes."""
 
 
 def configure_stages(
-    core: Core, borders: Sequence[StageBorder], threads: int, configs: Mapping[str, Mapping[str, Any]]
+    core: Core, stages: Sequence[PlanStage], threads: int, configs: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, int], ...]:
     """Returns the number of threads, and the one stream, of each stage, as configuration for its load.
 
     `configs` maps devices to their own configuration; a number in `core.set_config` for a device is a limit for its stages.
     """
-    devices = [device for device, _, _ in borders]
+    devices = [stage.device for stage in stages]
     own_threads = [configs.get(device, {}).get(THREADS_KEY) for device in devices]
     limits = {device: core.get_config(device, THREADS_KEY) for device in dict.fromkeys(devices)}
-    shares = divide_threads(threads, find_predecessors(borders), [find_lane(core, device) for device in devices], own_threads)
+    maker = {value: index for index, stage in enumerate(stages) for value in stage.outputs}
+    # Only earlier stages: the stages of a forged blob are not checked here.
+    predecessors = [
+        tuple(sorted({maker[value] for value in stage.inputs if maker.get(value, index) < index}))
+        for index, stage in enumerate(stages)
+    ]
+    shares = divide_threads(threads, predecessors, [find_lane(core, device) for device in devices], own_threads)
     return tuple(
         {THREADS_KEY: share if own is not None else min(share, limits[device]), STREAMS_KEY: 1}
         for device, share, own in zip(devices, shares, own_threads, strict=True)
@@ -47,16 +53,6 @@ def configure_stages(
 def find_lane(core: Core, device: str) -> str:
     """Returns the lane of a device: the device itself, or "interpreter" for all devices that hold the interpreter's lock."""
     return "interpreter" if core.get_metric(device, "HOLDS_INTERPRETER_LOCK") else device
-
-
-def find_predecessors(borders: Sequence[StageBorder]) -> tuple[tuple[int, ...], ...]:
-    """Returns for each stage, in order of execution, the stages that make its inputs."""
-    maker = {value: index for index, (_, _, outputs) in enumerate(borders) for value in outputs}
-    # Only earlier stages: the stages of a forged blob are not checked here.
-    return tuple(
-        tuple(sorted({maker[value] for value in inputs if maker.get(value, index) < index}))
-        for index, (_, inputs, _) in enumerate(borders)
-    )
 
 
 def divide_threads(
@@ -95,28 +91,25 @@ def find_concurrent_stages(predecessors: Sequence[tuple[int, ...]], lanes: Seque
     return frozenset(index for index in range(len(predecessors)) if overlapping >> index & 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schedule:
-    """The order of stages: `predecessors`, lane and number of threads of each, by index. `is_parallel`: some two may run at once."""
+    """The order of stages: the predecessors, lane and number of threads of each, by index, and the threads of a run."""
 
     predecessors: tuple[tuple[int, ...], ...]
-    successors: tuple[tuple[int, ...], ...]
-    lanes: tuple[str, ...]
-    threads: tuple[int, ...]
+    lanes: Sequence[str]
+    threads: Sequence[int]
     budget: int
-    is_parallel: bool
 
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """The stages behind each stage."""
+        return reverse_edges(self.predecessors)
 
-def plan_schedule(
-    predecessors: Sequence[tuple[int, ...]], lanes: Sequence[str], *, threads: Sequence[int], budget: int
-) -> Schedule:
-    """Returns the schedule of stages given in an order of execution. Costs the square of their number in bits at most.
-
-    `threads` is the share of the `budget` of each stage, at most all of it.
-    """
-    beside = find_concurrent_stages(predecessors, lanes)
-    is_parallel = sum(sorted(threads[index] for index in beside)[:2]) <= budget if beside else False
-    return Schedule(tuple(predecessors), reverse_edges(predecessors), tuple(lanes), tuple(threads), budget, is_parallel)
+    @cached_property
+    def is_parallel(self) -> bool:
+        """Whether some two stages may run at once. Costs the square of their number in bits at most."""
+        beside = find_concurrent_stages(self.predecessors, self.lanes)
+        return bool(beside) and sum(sorted(self.threads[index] for index in beside)[:2]) <= self.budget
 
 
 class Flow:
@@ -149,9 +142,6 @@ class Flow:
 
         Raises: the first error of a stage.
         """
-        with self._changed:
-            helpers = len(self._list_startable()) - 1
-        self._ask_for_help(helpers)
         while True:
             self._work()
             with self._changed:
@@ -165,47 +155,38 @@ class Flow:
             raise self._error
 
     def _work(self) -> None:
-        """Runs stages as long as one can start: the first in order whose lane and threads are free."""
+        """Runs stages as long as one can start: the first in order whose lane and threads are free. Asks for help with the others."""
         while True:
             with self._changed:
                 startable = self._list_startable()
                 if not startable:
                     return
-                index = startable[0]
+                index, *others = startable
+                lane, threads = self._schedule.lanes[index], self._schedule.threads[index]
                 self._ready.remove(index)
-                self._busy.add(self._schedule.lanes[index])
-                self._free -= self._schedule.threads[index]
+                self._busy.add(lane)
+                self._free -= threads
             error: BaseException | None = None
             try:
+                with suppress(ClosedError):  # this thread does it all
+                    for _ in others:
+                        self._submit(self._work)
                 self._run_stage(index)
             except BaseException as failure:  # noqa: BLE001  # raised in the caller's thread, by run
                 error = failure
             with self._changed:
-                self._finish(index, error)
-                helpers = len(self._list_startable()) - 1  # this thread goes on with a stage
+                self._busy.discard(lane)
+                self._free += threads
+                self._unfinished -= 1
+                if error is not None and self._error is None:
+                    self._error = error
+                    self._token.is_set = True
+                for after in self._schedule.successors[index]:
+                    self._missing[after] -= 1
+                    if self._missing[after] == 0:
+                        self._ready.append(after)
+                self._ready.sort()
                 self._changed.notify_all()
-            self._ask_for_help(helpers)
-
-    def _ask_for_help(self, count: int) -> None:
-        for _ in range(count):
-            try:
-                self._submit(self._work)
-            except ClosedError:
-                return  # the caller's thread does it all
-
-    def _finish(self, index: int, error: BaseException | None) -> None:
-        """Frees the lane, the threads and the stages behind."""
-        self._busy.discard(self._schedule.lanes[index])
-        self._free += self._schedule.threads[index]
-        self._unfinished -= 1
-        if error is not None and self._error is None:
-            self._error = error
-            self._token.is_set = True
-        for after in self._schedule.successors[index]:
-            self._missing[after] -= 1
-            if self._missing[after] == 0:
-                self._ready.append(after)
-        self._ready.sort()
 
     def _list_startable(self) -> list[int]:
         """Returns the stages that could all start now, in order: each on a lane of its own, all of them within the budget."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_hetero.schedule import Flow, divide_threads, find_concurrent_stages, plan_schedule
+from hetero_hetero.schedule import Flow, Schedule, divide_threads, find_concurrent_stages
 
 from hetero_core import Core, Executable, Network, hookimpl
 from hetero_core.contract import CancelToken, DeviceName, Payload
@@ -138,7 +138,7 @@ def test_cancel_ends_a_request_whose_branches_wait(core: Core) -> None:
 
 def test_flow_ends_without_any_helper() -> None:
     """The flow does not wait for helper threads that never start."""
-    schedule = plan_schedule([(), (0,), (0,), (1, 2)], ["A", "B", "C", "A"], threads=[1] * 4, budget=4)
+    schedule = Schedule(((), (0,), (0,), (1, 2)), ["A", "B", "C", "A"], [1] * 4, 4)
     ran: list[int] = []
     Flow(schedule, ran.append, lambda task: None, CancelToken()).run()
     assert ran == [0, 1, 2, 3]
@@ -147,7 +147,7 @@ def test_flow_ends_without_any_helper() -> None:
 def test_flow_keeps_order_and_lanes_with_many_helpers() -> None:
     predecessors = [tuple(sorted({(index * 7) % index, (index * 3) % index})) if index else () for index in range(60)]
     lanes = ["ABC"[index % 3] for index in range(60)]
-    schedule = plan_schedule(predecessors, lanes, threads=[1] * 60, budget=3)
+    schedule = Schedule(tuple(predecessors), lanes, [1] * 60, 3)
     done: set[int] = set()
     busy: dict[str, int] = {}
     faults: list[str] = []
@@ -265,7 +265,7 @@ def test_threads_of_running_stages_never_exceed_the_budget(seed: int, budget: in
         running.remove(index)
         ran.append(index)
 
-    flow = Flow(plan_schedule(predecessors, lanes, threads=shares, budget=budget), run, lambda task: None, CancelToken())
+    flow = Flow(Schedule(tuple(predecessors), lanes, shares, budget), run, lambda task: None, CancelToken())
     flow.run()
     assert sorted(ran) == list(range(len(lanes)))
     assert max(sums) <= budget

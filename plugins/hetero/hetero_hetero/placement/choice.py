@@ -11,7 +11,7 @@ import json
 import logging
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from hetero_core.dtypes import FLOAT_DTYPES, bits_of_dtype, numpy_dtype
 from hetero_core.errors import ConfigValueError
 from hetero_core.network.graph import Network
 from hetero_core.network.types import ValueSpec
-from hetero_core.plan import HeldMemory, PlacedSegment, Placement, PlacementCandidate
-from hetero_core.reports.fields import record_to_json
+from hetero_core.plan import Placement
+from hetero_core.reports.fields import read_record, record_to_json
 from hetero_hetero.affinity import SplitTask
 
 logger = logging.getLogger(__name__)
@@ -78,53 +78,39 @@ PLACING_KEYS: Mapping[str, ConfigKey] = {
 """Keys of placement, which the splits that are measured and the branches of an If do not get."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The reason of a placement, for the plan: measurements or memory; neither if priority decides."""
-
-    placement: Placement | None = None
-    memory: tuple[HeldMemory, ...] = ()
-
-
-NO_DECISION = Decision()
-
-
-def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, Decision]:
-    """Returns the task with its nodes pinned by the policy of placement that the configuration names, and the reasons.
+def place_nodes(task: SplitTask, config: Mapping[str, Any]) -> SplitTask:
+    """Returns the task with its nodes pinned by the policy of placement that the configuration names, and the reasons; the network's own
+    pins go before them.
 
     Raises: ConfigValueError if it asks for both; DeviceMemoryError if the network does not fit.
     """
-    by_memory, placement = config[MEMORY_KEY] is not None or config[DISTRIBUTION_KEY] == PIPELINE, config[PLACEMENT_KEY]
-    if not task.network.nodes or (placement == PLACEMENTS[0] and not by_memory):
-        return task, NO_DECISION
-    if placement == PLACEMENTS[0]:
-        return _place_by_memory(task, config)
-    if by_memory:
+    by_memory, policy = config[MEMORY_KEY] is not None or config[DISTRIBUTION_KEY] == PIPELINE, config[PLACEMENT_KEY]
+    if not task.network.nodes or (policy == PLACEMENTS[0] and not by_memory):
+        return task
+    if policy == PLACEMENTS[0]:
+        from hetero_hetero.placement.memory import place_by_memory
+
+        pins, memory = place_by_memory(task, config)
+        task = replace(task, memory=memory, configs={device: _hold_once(task, device) for device in task.configs})
+    elif by_memory:
         raise ConfigValueError(
-            f"{PLACEMENT_KEY}={placement} places by time, {MEMORY_KEY} and {DISTRIBUTION_KEY} place by memory; leave one out"
+            f"{PLACEMENT_KEY}={policy} places by time, {MEMORY_KEY} and {DISTRIBUTION_KEY} place by memory; leave one out"
         )
-    return _place_as_measured(task, config, is_anew=placement == PLACEMENTS[2])
-
-
-def _place_by_memory(task: SplitTask, config: Mapping[str, Any]) -> tuple[SplitTask, Decision]:
-    from hetero_hetero.placement.memory import place_by_memory
-
-    pins, memory = place_by_memory(task, config)
-    core, configs = task.core, dict(task.configs)
-    for device, own in task.configs.items():
-        # It holds each weight once, as the estimate has it, if it can and is not told otherwise.
-        if WEIGHTS_ONCE_KEY in core.config_keys(device) and core.get_config(device, WEIGHTS_ONCE_KEY) is None:
-            configs[device] = {WEIGHTS_ONCE_KEY: True, **own}
-    return replace(_pin(task, pins), configs=configs), Decision(memory=memory)
-
-
-def _pin(task: SplitTask, pins: Mapping[str, str]) -> SplitTask:
-    """Returns the task with nodes pinned; the network's own pins go before them."""
+    else:
+        placement = _measure(task, config, is_anew=policy == PLACEMENTS[2])
+        pins = {name: segment.device for segment in placement.segments if segment.device for name in segment.nodes}
+        task = replace(task, placement=placement)
     return replace(task, network=replace(task.network, affinity=freeze_mapping({**pins, **task.network.affinity})))
 
 
-def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: bool) -> tuple[SplitTask, Decision]:
-    """Places as an entry of the store says, or measures; stores the measurement if candidates were timed in turns."""
+def _hold_once(task: SplitTask, device: str) -> Mapping[str, Any]:
+    """Returns the configuration of a device that holds each weight once, as the estimate has it, if it can and is not told otherwise."""
+    is_open = WEIGHTS_ONCE_KEY in task.core.config_keys(device) and task.core.get_config(device, WEIGHTS_ONCE_KEY) is None
+    return {WEIGHTS_ONCE_KEY: True, **task.configs[device]} if is_open else task.configs[device]
+
+
+def _measure(task: SplitTask, config: Mapping[str, Any], *, is_anew: bool) -> Placement:
+    """Returns the placement of an entry of the store, or a new one; stores it if candidates were timed in turns."""
     from hetero_hetero.placement.measured import place_by_measurement
 
     # As many requests at once as the loaded network is to serve; 0 if the time of a single request counts.
@@ -133,12 +119,11 @@ def _place_as_measured(task: SplitTask, config: Mapping[str, Any], *, is_anew: b
     placement = None if is_anew else _read_placement(key, task)
     if placement is not None:
         logger.info("the placement of network '%s' was measured before", task.network.name)
-    else:
-        placement = place_by_measurement(task, _find_inputs(task.network, config[INPUTS_KEY]), config[BUDGET_KEY], streams=streams)
-        if placement.chosen is not None and placement.candidates[placement.chosen].rounds:
-            STORE.write(key, json.dumps(record_to_json(placement)).encode())
-    pins = {name: segment.device for segment in placement.segments if segment.device for name in segment.nodes}
-    return _pin(task, pins), Decision(placement)
+        return placement
+    placement = place_by_measurement(task, _find_inputs(task.network, config[INPUTS_KEY]), config[BUDGET_KEY], streams=streams)
+    if placement.chosen is not None and placement.candidates[placement.chosen].rounds:
+        STORE.write(key, json.dumps(record_to_json(placement)).encode())
+    return placement
 
 
 _FORMAT = 3
@@ -176,13 +161,8 @@ def _read_placement(name: str, task: SplitTask) -> Placement | None:
     if content is None:
         return None
     try:
-        document: Any = json.loads(content)
-        segments = tuple(PlacedSegment(**{**row, "nodes": tuple(row["nodes"])}) for row in document["segments"])
-        candidates = tuple(PlacementCandidate(**{**row, "devices": tuple(row["devices"])}) for row in document["candidates"])
-        transfers = tuple((str(a), str(b), float(c), float(d)) for a, b, c, d in document["transfers"])
-        parts = {"segments": segments, "candidates": candidates, "transfers": transfers, "is_kept": True}
-        placement = Placement(**{**document, **parts})
-    except (ValueError, TypeError, KeyError) as error:
+        placement: Placement = replace(read_record(Placement, json.loads(content)), is_kept=True)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         logger.warning("a kept placement cannot be read and is measured again: %s", error)
         return None
     names = {name for segment in placement.segments for name in segment.nodes}

@@ -25,10 +25,9 @@ from typing import Any
 import numpy as np
 
 from hetero_core import ExecutableNetwork
-from hetero_core.composing.properties import computes_on_host
+from hetero_core.composing.properties import computes_on_host, describe_error
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import HeteroError
 from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
 from hetero_hetero.affinity import SplitTask, cut_part, without_pins
@@ -523,24 +522,20 @@ class _Search:
         return (TensorType(known.dtype, shape).nbytes or 0) if isinstance(known, TensorType) else 0
 
     def _take_turns(self) -> bool:
-        """Times the candidates that may be the fastest in turns, in order and back; says whether all rounds were run."""
+        """Times the candidates that may be the fastest in turns, in order and back; says whether all rounds were run.
+
+        A single device has two rounds in any case: the time of its load may be from before its kernels were compiled.
+        """
         for turn in range(_ROUNDS):
             if turn and self.remaining < 0:
                 return False
-            racers = self._list_racers()
+            best = {each: min(each.times or [each.first]) for each in self.candidates if not each.error}
+            bound = _HOPELESS * min(best.values(), default=0.0)
+            racers = [each for each in best if best[each] <= bound or (each.is_basic and len(each.times) < _FEWEST_ROUNDS)]
             seconds = min(max(self.remaining / (2 * _ROUNDS * max(len(racers), 1)), 0.02), _LONGEST_TURN)
             for candidate in racers if turn % 2 == 0 else reversed(racers):
                 self._time_candidate(candidate, seconds, turn)
         return True
-
-    def _list_racers(self) -> list[Candidate]:
-        """Returns the loaded candidates with a best time that is not hopeless beside the least.
-
-        A single device has two rounds in any case: the time of its load may be from before its kernels were compiled.
-        """
-        best = {each: min(each.times or [each.first]) for each in self.candidates if not each.error}
-        bound = _HOPELESS * min(best.values(), default=0.0)
-        return [each for each in best if best[each] <= bound or (each.is_basic and len(each.times) < _FEWEST_ROUNDS)]
 
     def _time_candidate(self, candidate: Candidate, seconds: float, turn: int) -> None:
         logger.info("round %d: timing %s", turn + 1, candidate.title)
@@ -571,8 +566,7 @@ def _find_fault(call: Callable[[], None]) -> str:
     try:
         call()
     except Exception as error:  # noqa: BLE001  # whatever a device raises rules out one candidate, and is shown
-        text = str(error) if isinstance(error, HeteroError) else f"{type(error).__name__}: {error}"
-        return " ".join(text.split())
+        return describe_error(error)
     return ""
 
 
@@ -625,12 +619,7 @@ def _time_round_trip(loaded: ExecutableNetwork, spec: ValueSpec, nbytes: int) ->
     """Returns the seconds of bytes on their way into the memory of a device, and back."""
     array = np.zeros(nbytes // 4, np.float32)
     carrier = ValueSpec(spec.name, TensorType("float32", array.shape), spec.memory)
-    there, back = [], []
-    for _ in range(_LEAST_RUNS):
-        began = perf_counter()
-        moved = loaded.from_host(array, carrier)
-        between = perf_counter()
-        loaded.to_host(moved)
-        there.append(between - began)
-        back.append(perf_counter() - between)
-    return median(there), median(back)
+    moved = loaded.from_host(array, carrier)
+    ways = (lambda: loaded.from_host(array, carrier)), (lambda: loaded.to_host(moved))
+    there, back = (median(_repeat(way, 0.0)) for way in ways)
+    return there, back

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -37,24 +36,6 @@ _SHARE_OF_MARGIN = 10
 """The part of its free memory that a device keeps is one of so many."""
 _STEPS = 40
 """Halvings in the search for the least load of the fullest device."""
-
-
-@dataclass
-class _Part:
-    """A part that grows by one node at a time: its bytes of constants and of inputs and outputs, and the bytes that are alive
-    behind its last node. `largest` is its largest constant."""
-
-    weights: int = 0
-    largest: int = 0
-    border: int = 0
-    live: int = 0
-    peak: int = 0
-    held: set[str] = field(default_factory=set)
-    last_reader: dict[int, list[int]] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.border + self.peak
 
 
 def read_limits(texts: Mapping[str, object] | str, devices: Sequence[str]) -> dict[str, int | None]:
@@ -187,48 +168,41 @@ class _Planner:
         return parts
 
     def _extend(self, start: int, device: str, room: float | None, ceiling: int | None) -> tuple[range, HeldMemory]:
-        """Returns the longest part that begins at `start`, that the device takes, and that fits into the room. It has the workspace of an
-        engine if free memory is the limit.
+        """Returns the longest part that begins at `start`, that the device takes, and that fits into the room; the rest of the network for
+        no device. It has the workspace of an engine if free memory is the limit.
         """
-        part, nodes, held = _Part(), range(start, start), HeldMemory(device, 0, 0, 0, ceiling)
-        for index in range(start, len(self.network.nodes)):
-            node = self.network.nodes[index]
-            if node.name not in self.takers[device] or self.task.network.affinity.get(node.name, device) != device:
+        network, takes = self.network, self.takers.get(device)
+        nodes, held = range(start, start), HeldMemory(device, 0, 0, 0, ceiling)
+        weights = largest = border = live = peak = 0
+        counted: set[str] = set()
+        ending: dict[int, int] = {}
+        for index in range(start, len(network.nodes)):
+            node = network.nodes[index]
+            if takes is not None and (node.name not in takes or self.task.network.affinity.get(node.name, device) != device):
                 break
-            self._add(part, index)
-            workspace = part.largest if device in self.free else 0
-            if room is not None and part.total + workspace > room:
+            for value in dict.fromkeys((*node.reads, *node.writes)):
+                nbytes = 0 if value in counted else self.bytes_of_value[value]
+                if value in network.initializers:
+                    weights, largest = weights + nbytes, max(largest, nbytes)
+                elif value in network.index_of_input or value in network.names_of_outputs:
+                    border += nbytes
+                else:
+                    live += nbytes
+                    last = max(network.index_of_consumers.get(value, ()), default=index)
+                    ending[last] = ending.get(last, 0) + nbytes
+                counted.add(value)
+            peak = max(peak, live)
+            live -= ending.pop(index, 0)
+            workspace = largest if device in self.free else 0
+            if room is not None and weights + border + peak + workspace > room:
                 break
             if self.may_end[index]:
-                nodes = range(start, index + 1)
-                held = HeldMemory(device, part.weights, part.border, part.peak, ceiling, workspace)
+                nodes, held = range(start, index + 1), HeldMemory(device, weights, border, peak, ceiling, workspace)
         return nodes, held
 
-    def measure(self) -> _Part:
-        """Returns the whole network as a part."""
-        part = _Part()
-        for index in range(len(self.network.nodes)):
-            self._add(part, index)
-        return part
-
-    def _add(self, part: _Part, index: int) -> None:
-        network = self.network
-        node = network.nodes[index]
-        for value in (*node.reads, *node.writes):
-            if value in part.held:
-                continue
-            part.held.add(value)
-            if value in network.initializers:
-                part.weights += self.bytes_of_value[value]
-                part.largest = max(part.largest, self.bytes_of_value[value])
-            elif value in network.index_of_input or value in network.names_of_outputs:
-                part.border += self.bytes_of_value[value]
-            else:
-                part.live += self.bytes_of_value[value]
-                last = max(network.index_of_consumers.get(value, ()), default=index)
-                part.last_reader.setdefault(last, []).append(self.bytes_of_value[value])
-        part.peak = max(part.peak, part.live)
-        part.live -= sum(part.last_reader.pop(index, ()))
+    def measure(self) -> HeldMemory:
+        """Returns the bytes of the whole network."""
+        return self._extend(0, "", None, None)[1]
 
     def refuse(self, parts: _Filled) -> DeviceMemoryError:
         """Returns the error for a network that does not fit, with the bytes that it needs and the node at which filling the devices
@@ -242,7 +216,7 @@ class _Planner:
         node = self.network.nodes[sum(len(nodes) for nodes, _ in parts)]
         return DeviceMemoryError(
             f"network '{self.network.name}' does not fit: it needs {whole.total} bytes (constants {whole.weights}, inputs and outputs "
-            f"{whole.border}, inner values {whole.peak}); {'; '.join(rows)}; no device is left for node {node.label}. "
+            f"{whole.border}, inner values {whole.arena}); {'; '.join(rows)}; no device is left for node {node.label}. "
             + ("Free memory, " if self.free else f"Raise {MEMORY_KEY}, ")
             + "add a device to the list, or give smaller sizes",
             needed=whole.total,

@@ -19,7 +19,7 @@ from hetero_core.dtypes import bits_of_dtype
 from hetero_core.network.arrays import digest_array
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
-from hetero_hetero.digraph import label_components, reverse_edges
+from hetero_hetero.digraph import find_components, reverse_edges
 
 MOST_SEGMENTS = 48
 _WIDEST = 8
@@ -61,35 +61,29 @@ def cut_segments(
     work = [estimate_work(network, node) for node in network.nodes]
     widths = measure_widths(network, units)
     total = sum(work)
-    blocks = _cut_stretch(network, range(len(work)), widths, work, total / most)
-    kinds = [_kind_of(network.nodes[index], traits[index]) for index in range(len(work))]
-    blocks = _cut_at_kinds(blocks, widths, kinds)
+    kinds = [(trait, _find_kind(node)) for node, trait in zip(network.nodes, traits, strict=True)]
+    blocks: list[range] = []
+    for block in _cut_stretch(network, range(len(work)), widths, work, total / most):
+        # Further cuts between nodes that different devices take.
+        cuts = (index for index in block[:-1] if traits[index] != traits[index + 1] and widths[index] <= _WIDEST)
+        blocks += _cut_at(block, [index + 1 for index in cuts])
     least = total / most
     joined = _join_small(blocks, work, kinds, least)
     while len(joined) > 2 * most:
         least *= 2
-        joined = _join_small(joined, work, kinds, least, joins_kinds=True)
+        joined = _join_small(joined, work, [None] * len(work), least)
     pieces = [piece for block in joined for piece in _split_branches(network, block, work, least)]
     return tuple(describe_segment(network, piece, sum(work[index] for index in piece)) for piece in pieces)
 
 
-def describe_segment(network: Network, nodes: Sequence[int], work: float = 0.0) -> Segment:
+def describe_segment(network: Network, nodes: Sequence[int], work: float) -> Segment:
     """Returns the segment of these nodes with the inner values at its border."""
-    inside = set(nodes)
-    inner_values = {value for index in nodes for value in network.nodes[index].writes}
-    reads = dict.fromkeys(
-        value
-        for index in nodes
-        for value in network.nodes[index].reads
-        if value in network.index_of_producer and value not in inner_values
-    )
-    writes = [
-        value
-        for index in nodes
-        for value in network.nodes[index].writes
-        if any(reader not in inside for reader in network.index_of_consumers.get(value, ()))
-    ]
-    return Segment(tuple(nodes), tuple(reads), tuple(writes), work)
+    inside, makers, readers = set(nodes), network.index_of_producer, network.index_of_consumers
+    read = dict.fromkeys(value for index in nodes for value in network.nodes[index].reads)
+    made = [value for index in nodes for value in network.nodes[index].writes]
+    reads = tuple(value for value in read if value in makers and makers[value] not in inside)
+    writes = tuple(value for value in made if not inside.issuperset(readers.get(value, ())))
+    return Segment(tuple(nodes), reads, writes, work)
 
 
 def estimate_work(network: Network, node: Node) -> float:
@@ -103,7 +97,9 @@ def estimate_work(network: Network, node: Node) -> float:
     shape = _find_shape(network, node.inputs[0]) if node.inputs else ()
     rows = _size(shape[0]) if shape else 1
     if node.op_type in _PRODUCTS and max(weights, default=0):
-        return 2 * elements * max(max(weights) / _count_channels(network, node), 1.0)
+        made = _find_shape(network, node.writes[0]) if node.writes else ()
+        axis = 1 if "Conv" in node.op_type and len(made) > 1 else -1
+        return 2 * elements * max(max(weights) / (_size(made[axis]) if made else 1), 1.0)
     if node.op_type in _PRODUCTS:
         return 2 * elements * (_size(shape[-1]) if shape else _OPEN_SIZE)
     if node.op_type in _RECURRENT and weights:
@@ -114,14 +110,6 @@ def estimate_work(network: Network, node: Node) -> float:
         return elements + rows * max((len(value) for value in node.attributes.values() if isinstance(value, tuple)), default=1)
     read = sum(_count_elements(network, value) for value in node.reads if value not in network.initializers)
     return elements + read + 10_000 * sum(len(body.nodes) for body in node.bodies.values())
-
-
-def _count_channels(network: Network, node: Node) -> int:
-    shape = _find_shape(network, node.writes[0]) if node.writes else ()
-    if not shape:
-        return 1
-    axis = 1 if "Conv" in node.op_type and len(shape) > 1 else -1
-    return _size(shape[axis])
 
 
 def _find_shape(network: Network, value: str) -> tuple[Any, ...]:
@@ -177,45 +165,32 @@ def _cut_at(stretch: range, ends: Sequence[int]) -> list[range]:
     return list(map(range, (stretch.start, *ends), (*ends, stretch.stop)))
 
 
-def _kind_of(node: Node, trait: object) -> tuple[object, str]:
-    """Returns the devices that take a node and the kind of its work, at which engines are differently good."""
-    if node.domain == "ai.onnx.ml":
-        return trait, "ml"
-    is_quantized = "Integer" in node.op_type or "Quantize" in node.op_type or "QLinear" in node.op_type
+def _find_kind(node: Node) -> str:
+    """Returns the kind of a node's work, at which engines are differently good."""
+    is_quantized = any(word in node.op_type for word in ("Integer", "Quantize", "QLinear"))
     kinds = {"steps": node.op_type in _RECURRENT, "search": node.op_type in _SEARCHING, "quantized": is_quantized}
-    return trait, next((kind for kind, is_own in kinds.items() if is_own), "")
+    return "ml" if node.domain == "ai.onnx.ml" else next((kind for kind, is_own in kinds.items() if is_own), "")
 
 
-def _cut_at_kinds(blocks: Sequence[range], widths: Sequence[int], kinds: Sequence[tuple[object, str]]) -> list[range]:
-    """Returns the blocks with further cuts between nodes that different devices take."""
-    pieces: list[range] = []
-    for block in blocks:
-        cuts = (index for index in block[:-1] if kinds[index][0] != kinds[index + 1][0] and widths[index] <= _WIDEST)
-        pieces += _cut_at(block, [index + 1 for index in cuts])
-    return pieces
-
-
-def _join_small(
-    blocks: Sequence[range], work: Sequence[float], kinds: Sequence[tuple[object, str]], least: float, *, joins_kinds: bool = False
-) -> list[range]:
+def _join_small(blocks: Sequence[range], work: Sequence[float], kinds: Sequence[object], least: float) -> list[range]:
     """Returns the blocks after each block with less than `least` work has joined the next block of its kind. A large block ends the
     joining, so that repeated blocks are joined alike.
     """
     joined: list[range] = []
     is_small = False
     for block in blocks:
-        if is_small and (joins_kinds or not _differ(joined[-1], block, kinds)):
+        if is_small and not _differ(joined[-1], block, kinds):
             joined[-1] = range(joined[-1].start, block.stop)
         else:
             joined.append(block)
         is_small = sum(work[index] for index in joined[-1]) < least
-    if is_small and len(joined) > 1 and (joins_kinds or not _differ(joined[-2], joined[-1], kinds)):
+    if is_small and len(joined) > 1 and not _differ(joined[-2], joined[-1], kinds):
         last = joined.pop()
         joined[-1] = range(joined[-1].start, last.stop)
     return joined
 
 
-def _differ(first: range, second: range, kinds: Sequence[tuple[object, str]]) -> bool:
+def _differ(first: range, second: range, kinds: Sequence[object]) -> bool:
     return {kinds[index] for index in first} != {kinds[index] for index in second}
 
 
@@ -241,10 +216,8 @@ def _find_components(network: Network, stretch: range) -> list[tuple[int, ...]]:
         ]
         for index in stretch
     ]
-    members: dict[int, list[int]] = {}
-    for index, component in zip(stretch, label_components((makers, reverse_edges(makers)), len(stretch)), strict=True):
-        members.setdefault(component, []).append(index)
-    return [tuple(nodes) for nodes in members.values()]
+    components = find_components((makers, reverse_edges(makers)), len(stretch))
+    return [tuple(stretch[place] for place in places) for places in components]
 
 
 def sign_segment(network: Network, segment: Segment, shapes: Mapping[str, Sequence[int]]) -> str:
