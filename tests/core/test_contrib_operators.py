@@ -118,23 +118,6 @@ def test_product_with_blocks_is_float32_at_each_accuracy_level(bits: int, level:
     np.testing.assert_allclose(run(text, x=x, w=packed, s=scales)["y"], exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_product_with_a_blob_of_four_bits_is_the_formula(seed: int) -> None:
-    """ONNX Runtime has a MatMulFpQ4 kernel only for AVX-512. Of each 16 bytes, the low halves hold the first 16 rows."""
-    rng, (columns, blocks) = np.random.default_rng(seed), (5, 2)
-    has_zero, size = seed == 1, 32
-    codes, scales = rng.integers(0, 16, (columns, blocks, size)), rng.uniform(0.1, 1, (columns, blocks, 1)).astype(np.float32)
-    zeros = rng.integers(0, 16, (columns, blocks, 1)) if has_zero else np.full((columns, blocks, 1), 8)
-    packed = (codes[..., :16] | codes[..., 16:] << 4).astype(np.uint8)
-    parts = [scales.view(np.uint8), *([zeros.astype(np.uint8)] if has_zero else []), packed]
-    x = rng.standard_normal((3, blocks * size)).astype(np.float32)
-    exact = x.astype(np.float64) @ ((codes - zeros) * scales.astype(np.float64)).reshape(columns, -1).T
-    node = f"com.microsoft.MatMulFpQ4 <blk_quant_type = {int(has_zero)}> (x, w, s)"
-    text = f"g (float[3,64] x, uint8[N] w, int64[2] s) => (y) {{ y = {node} }}"
-    answer = run(text, x=x, w=np.concatenate(parts, axis=-1).reshape(-1), s=np.array([blocks * size, columns]))["y"]
-    np.testing.assert_allclose(answer, exact, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("delta", [None, np.asarray(2, np.int64)])
 def test_size_of_a_range_is_estimated_before_the_run(delta: Any) -> None:
     node = read("g (int64 a, int64 b) => (y) { y = com.microsoft.Range(a, b) }").nodes[0]

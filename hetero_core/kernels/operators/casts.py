@@ -13,7 +13,6 @@ from hetero_core.kernels.arrays import lay_out
 from hetero_core.kernels.precision import Array, Namespace, is_small_float, is_small_integer, widen
 from hetero_core.kernels.registry import ANY, BOOL, NOT_STRING, NUMBERS, Dtypes, kernel
 
-_PLAIN = ANY - {"float8e8m0", "string"}
 _FLOAT8 = frozenset(numpy_dtype(name) for name in ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"))
 _COMPLEX = frozenset({14, 15})
 _TARGETS = tuple(sorted({*range(1, 27)} - {24} - _COMPLEX))

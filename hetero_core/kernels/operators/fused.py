@@ -340,37 +340,3 @@ def quantized_mixture_of_experts(
     )
     y = sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], products, activation)
     return narrow(y.reshape(x.shape), x.dtype)
-
-
-@microsoft_kernel("MoEGroupRouter", dtypes=(SMALL_FLOATS, FLOAT32, SMALL_FLOATS), outputs=3)
-def moe_group_router(
-    xp: Namespace,
-    logits: Array,
-    expert_bias: Array,
-    projection_weight: Array | None = None,
-    *,
-    group_topk: int = 2,
-    n_group: int = 1,
-    output_count: int = 1,
-    router_sentinel: float = -10000.0,
-    top_k: int,
-    topk_group: int = 1,
-) -> tuple[Array, Array, Array]:
-    """Returns the logarithm of the sigmoid of each token's top experts and a sentinel elsewhere; or all scores, with and without bias.
-
-    Experts are chosen by biased score from the groups with the highest sums of best scores.
-    """
-    wide = widen(logits).reshape((-1, logits.shape[-1]))
-    scores = sigmoid_of(xp, wide if projection_weight is None else multiply(xp, wide, widen(projection_weight).T))
-    biased = scores + expert_bias
-    tokens, count = scores.shape
-    groups = biased.reshape((tokens, n_group, count // n_group))
-    best = xp.sort(groups, axis=2)[:, :, -min(group_topk, groups.shape[2]) :]
-    ranks = xp.argsort(-xp.sum(best, axis=2), axis=1, stable=True)[:, :topk_group]
-    is_open = xp.any(xp.arange(n_group)[None, None, :] == ranks[:, :, None], axis=1)
-    allowed = xp.repeat(is_open, count // n_group, axis=1)
-    chosen = xp.argsort(-xp.where(allowed, biased, -np.inf), axis=1, stable=True)[:, :top_k]
-    is_chosen = xp.any(xp.arange(count)[None, None, :] == chosen[:, :, None], axis=1)
-    logarithms = xp.log(xp.maximum(scores, np.float32(1e-20)))
-    probabilities = xp.where(is_chosen & allowed, logarithms, np.float32(router_sentinel))
-    return narrow(probabilities, logits.dtype), biased, scores

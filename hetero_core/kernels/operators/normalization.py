@@ -335,27 +335,6 @@ def qembed_layer_normalization(
     return y + dequantize_bytes(beta, beta_scale, beta_zero_point), _count_mask(xp, mask, input_ids)
 
 
-_MIXED = (SMALL_FLOATS, SMALL_FLOATS)
-
-
-@microsoft_kernel("BranchwiseRMSNorm", dtypes=_MIXED)
-def branch_rms_norm(xp: Namespace, x: Array, scale: Array | None = None, *, epsilon: float = 1e-5, num_branches: int = 0) -> Array:
-    """Returns each branch divided by its root mean square.
-
-    x: (..., branches, size), or (..., branches * size) with num_branches; scale: (branches, size), flat, or (size).
-    """
-    branches = _part_branches(x, num_branches)
-    y = scale_rows(xp, widen(branches), epsilon)[0]
-    if scale is not None:
-        size = branches.shape[-1]
-        y = y * widen(scale).reshape((-1, size) if scale.size != size else (size,))
-    return narrow(y, x.dtype).reshape(x.shape)
-
-
-def _part_branches(x: Array, count: int) -> Array:
-    return x.reshape((*x.shape[:-1], count, x.shape[-1] // count)) if count else x
-
-
 @microsoft_kernel("GatedRMSNorm", dtypes=SMALL_FLOATS, choices={"activation": ("silu", "swish", "sigmoid")})
 def gated_rms_norm(xp: Namespace, x: Array, scale: Array, gate: Array, *, activation: str = "silu", epsilon: float = 1e-5) -> Array:
     """Returns x / rms(x) * scale * activation(gate), by groups as long as scale."""
@@ -364,63 +343,6 @@ def gated_rms_norm(xp: Namespace, x: Array, scale: Array, gate: Array, *, activa
     wide = widen(gate)
     factor = sigmoid_of(xp, wide)
     return narrow(normalized * (factor if activation == "sigmoid" else wide * factor), x.dtype)
-
-
-@microsoft_kernel("EngramGate", dtypes=frozenset({"float32", "float16"}), outputs=2)
-def engram_gate(
-    xp: Namespace,
-    key: Array,
-    query: Array,
-    value: Array,
-    key_norm_scale: Array,
-    query_norm_scale: Array,
-    conv_norm_scale: Array | None = None,
-    *,
-    epsilon: float = 1e-5,
-    output_count: int = 1,
-) -> Any:
-    """Returns gate * value for each stream, with gate = sigmoid(sign(d) sqrt(max(|d|, 1e-6))) and d the scaled product of key and query.
-
-    key, query: (batch, steps, streams, size); value: (batch, steps, size).
-    """
-    keys = scale_rows(xp, widen(key), epsilon)[0] * widen(key_norm_scale)
-    queries = scale_rows(xp, widen(query), epsilon)[0] * widen(query_norm_scale)
-    root = np.float32(np.sqrt(key.shape[-1]))
-    product = xp.sum(keys * queries, axis=-1, keepdims=True) / root
-    strength = xp.sqrt(xp.maximum(xp.abs(product), np.float32(1e-6)))
-    gate = sigmoid_of(xp, xp.where(product < 0, -strength, xp.where(product > 0, strength, product * 0)))
-    gated = gate * xp.expand_dims(widen(value), 2)
-    y = narrow(gated, key.dtype)
-    if output_count == 1 or conv_norm_scale is None:
-        return y
-    return y, narrow(scale_rows(xp, gated, epsilon)[0] * widen(conv_norm_scale), key.dtype)
-
-
-@microsoft_kernel("HyperConnectionPreMix", dtypes=_MIXED)
-def hyper_pre_mix(xp: Namespace, streams: Array, pre_mix: Array, *, num_branches: int = 0, reduction_scale: float = 1.0) -> Array:
-    """Returns reduction_scale times the sum of the streams, each times its gate."""
-    grouped = _part_branches(streams, num_branches)
-    y = xp.sum(widen(grouped) * _shape_gate(widen(pre_mix), grouped), axis=-2) * np.float32(reduction_scale)
-    return narrow(y, streams.dtype)
-
-
-def _shape_gate(gate: Array, grouped: Array) -> Array:
-    """Returns gates (..., streams, 1) or (..., streams, size)."""
-    if gate.ndim == grouped.ndim:
-        return gate
-    return gate.reshape((*grouped.shape[:-1], gate.shape[-1] // grouped.shape[-2]))
-
-
-@microsoft_kernel("HyperConnectionPostMix", dtypes=(SMALL_FLOATS,) * 4)
-def hyper_connection_post_mix(
-    xp: Namespace, streams: Array, block_output: Array, post_mix: Array, stream_mix: Array | None = None, *, num_branches: int = 0
-) -> Array:
-    """Returns the streams mixed by stream_mix, plus the block's output times each stream's gate."""
-    grouped = _part_branches(streams, num_branches)
-    wide = widen(grouped)
-    mixed = wide if stream_mix is None else xp.matmul(xp.swapaxes(widen(stream_mix), -1, -2), wide)
-    y = mixed + _shape_gate(widen(post_mix), grouped) * xp.expand_dims(widen(block_output), -2)
-    return narrow(y, streams.dtype).reshape(streams.shape)
 
 
 @microsoft_kernel("GatedAdd", dtypes=frozenset({"float32", "float16"}))

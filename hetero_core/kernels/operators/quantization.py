@@ -8,7 +8,7 @@ bit for bit: they multiply by ratios of scales and round at the same steps. Weig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial, reduce
 from math import prod
 from typing import Any
@@ -21,8 +21,8 @@ from hetero_core.kernels.arrays import lay_out
 from hetero_core.kernels.operators.casts import convert
 from hetero_core.kernels.operators.convolution import add_windows, convolve, count_elements, max_pool
 from hetero_core.kernels.operators.elementwise import sigmoid_of
-from hetero_core.kernels.precision import Array, Namespace, integers_of, is_small_integer, multiply, narrow, normalize_axis, widen
-from hetero_core.kernels.registry import BYTES, FLOAT8, FLOAT32, INDEX, INT32, INT64, SMALL_FLOATS, UINT8, kernel, microsoft_kernel
+from hetero_core.kernels.precision import Array, Namespace, is_small_integer, multiply, narrow, normalize_axis, widen
+from hetero_core.kernels.registry import BYTES, FLOAT8, FLOAT32, INDEX, INT32, SMALL_FLOATS, UINT8, kernel, microsoft_kernel
 from hetero_core.kernels.tables import InputTypes
 from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, lay_windows, spread_bias
 from hetero_core.network.graph import Node
@@ -649,32 +649,6 @@ def mat_mul_bnb4(
     return multiply(xp, a, weights.T if transB else weights)
 
 
-# Type of a blob -> elements of a block, and whether it holds a zero point.
-_BLOBS = {0: (32, False), 1: (32, True), 2: (64, False)}
-
-
-@microsoft_kernel("MatMulFpQ4", dtypes=(FLOAT32, UINT8, INT64), host=(1, 2), choices={"blk_quant_type": tuple(_BLOBS)})
-def mat_mul_fp_q4(xp: Namespace, a: Array, b: Array, b_shape: Array, *, blk_quant_type: int = 1) -> Array:
-    """Returns a @ w with w (K, N) from a blob: for each column, blocks of a scale, perhaps a zero point, and 4-bit codes.
-
-    In each 16 bytes the low halves are the first 16 elements, the high halves the next.
-    """
-    depth, columns = integers_of(b_shape)
-    size, has_zero = _BLOBS[blk_quant_type]
-    blocks = np.asarray(b).reshape((columns, -(-depth // size), -1))
-    scales = np.ascontiguousarray(blocks[..., :4]).view(np.float32)
-    zeros: Any = blocks[..., 4:5].astype(np.float32) if has_zero else np.float32(8)
-    packed = blocks[..., 5 if has_zero else 4 :].reshape((*blocks.shape[:2], -1, 16))
-    codes = _nibbles(packed).reshape((*blocks.shape[:2], size))
-    weights = ((codes.astype(np.float32) - zeros) * scales).reshape((columns, -1))[:, :depth]
-    return multiply(xp, a, xp.asarray(weights).T)
-
-
-def _nibbles(codes: Any) -> Any:
-    """Returns the low halves of 16 bytes, then the high halves."""
-    return np.concatenate([codes & 15, codes >> 4], axis=-1)
-
-
 _TABLES = frozenset({"uint8", "int4", "uint4", "float4e2m1"}) | FLOAT8
 
 
@@ -717,72 +691,3 @@ def gather_block_quantized(
     y = values if is_whole else xp.take(values, places, axis=axis)
     y = xp.where(inside.reshape((-1, *(1,) * (y.ndim - axis - 1))), y, np.float32(0))
     return narrow(y.reshape((*y.shape[:axis], *indices.shape, *y.shape[axis + 1 :])), scales.dtype)
-
-
-# The sixteen values of IQ4_NL, times 127 by the scale. Source: ggml, ggml-common.h, kvalues_iq4nl.
-_IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-
-
-def _half(blocks: Any, at: int) -> Any:
-    """Returns the float16 at a place of each block, as float32 with a last axis of 1."""
-    return np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16).astype(np.float32)
-
-
-def _restore_q5_0(blocks: Any) -> Any:
-    high = np.ascontiguousarray(blocks[..., 2:6]).view(np.uint32)
-    bits = (high >> np.arange(32, dtype=np.uint32) & 1).astype(np.uint8)
-    return _half(blocks, 0) * ((_nibbles(blocks[..., 6:]) | bits << 4).astype(np.float32) - 16)
-
-
-def _restore_q5_k(blocks: Any) -> Any:
-    """Eight groups of 32, each with a scale and a least value of 6 bits."""
-    packed, high, codes = blocks[..., 4:16], blocks[..., 16:48], blocks[..., 48:]
-    first, second, third = packed[..., :4], packed[..., 4:8], packed[..., 8:]
-    scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1).astype(np.float32)
-    least = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=-1).astype(np.float32)
-    halves = codes.reshape((*codes.shape[:-1], 4, 1, 32))
-    values = np.concatenate([halves & 15, halves >> 4], axis=-2).reshape((*codes.shape[:-1], 8, 32))
-    bits = high[..., None, :] >> np.arange(8, dtype=np.uint8)[:, None] & 1
-    steps = (values + (bits << 4)).astype(np.float32)
-    restored = (_half(blocks, 0) * scales)[..., None] * steps - (_half(blocks, 2) * least)[..., None]
-    return restored.reshape((*blocks.shape[:-1], 256))
-
-
-def _restore_q6_k(blocks: Any) -> Any:
-    """Sixteen groups of 16, each with a scale of 8 bits; a code has 4 low and 2 high bits, which stand apart."""
-    low = blocks[..., :128].reshape((*blocks.shape[:-1], 2, 2, 32))
-    high = blocks[..., 128:192].reshape((*blocks.shape[:-1], 2, 1, 32))
-    scales = blocks[..., 192:208].view(np.int8).astype(np.float32)
-    codes = np.concatenate([low & 15, low >> 4], axis=-2)
-    shifts = np.asarray([0, 2, 4, 6], np.uint8)[:, None]
-    steps = (codes | (high >> shifts & 3) << 4).astype(np.float32) - 32
-    groups = steps.reshape((*blocks.shape[:-1], 16, 16))
-    return ((_half(blocks, 208) * scales)[..., None] * groups).reshape((*blocks.shape[:-1], 256))
-
-
-# Number in ggml -> elements and bytes of a block, and the function that restores it.
-_FORMATS: Mapping[int, tuple[int, int, Callable[[Any], Any]]] = {
-    0: (1, 4, lambda blocks: blocks.view(np.float32)),
-    1: (1, 2, lambda blocks: blocks.view(np.float16).astype(np.float32)),
-    2: (32, 18, lambda blocks: _half(blocks, 0) * (_nibbles(blocks[..., 2:]).astype(np.float32) - 8)),
-    6: (32, 22, _restore_q5_0),
-    8: (32, 34, lambda blocks: _half(blocks, 0) * blocks[..., 2:].view(np.int8).astype(np.float32)),
-    13: (256, 176, _restore_q5_k),
-    14: (256, 210, _restore_q6_k),
-    20: (32, 18, lambda blocks: _half(blocks, 0) * np.asarray(_IQ4_NL, np.float32)[_nibbles(blocks[..., 2:])]),
-    30: (1, 2, lambda blocks: blocks.view(ml_dtypes.bfloat16).astype(np.float32)),
-}
-
-
-@microsoft_kernel(
-    "GatherPacked", dtypes=(UINT8, INDEX), choices={"packed_type": tuple(_FORMATS), "output_dtype": (1, 10, 16)}, runs_on_host=True
-)
-def gather_packed(xp: Namespace, x: Array, indices: Array, *, K: int, output_dtype: int = 16, packed_type: int) -> Array:
-    """Returns the rows that the indices name, restored; an index outside names row 0."""
-    size, count, restore = _FORMATS[packed_type]
-    if K % size or x.shape[1] != K // size * count:
-        raise ValueError(f"rows of {K} elements in format {packed_type} take {K // size * count} bytes; the table has {x.shape[1]}")
-    places = np.where((indices < 0) | (indices >= x.shape[0]), 0, indices)
-    blocks = np.ascontiguousarray(x[places]).reshape((*indices.shape, K // size, count))
-    values = restore(blocks).reshape((*indices.shape, K))
-    return np.asarray(values.astype(numpy_dtype(dtype_of_onnx(output_dtype) or "bfloat16")))

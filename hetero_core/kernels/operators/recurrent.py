@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: forward, reverse and bidirectional, with lengths per sequence; ONNX Runtime's DynamicQuantizeLSTM and AttnLSTM.
+"""RNN, GRU and LSTM: forward, reverse and bidirectional, with lengths per sequence; ONNX Runtime's DynamicQuantizeLSTM.
 
 The inputs of all steps go through one GEMM; only the recurrence walks step by step. Small floats are computed in float32. Past the end
 of a sequence the state stays and the outputs are zero.
@@ -16,7 +16,6 @@ import numpy as np
 from hetero_core.errors import suggest
 from hetero_core.kernels.operators.elementwise import activate
 from hetero_core.kernels.operators.quantization import center, dynamic_quantize_linear, shape_columns, wrap_sums
-from hetero_core.kernels.operators.reductions import softmax_of
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BYTES, FLOAT32, FLOATS, INDEX, INT32, kernel, microsoft_kernel
 from hetero_core.kernels.tables import InputTypes
@@ -311,7 +310,6 @@ def _plan_lstm(
     return make_step
 
 
-_LOWEST = np.float32(np.finfo(np.float32).min)
 _LSTM_COMMON: Mapping[str, Any] = {
     "choices": {"direction": _DIRECTIONS["direction"], "input_forget": (0, 1)},
     "outputs": 3,
@@ -387,59 +385,3 @@ def dynamic_quantize_lstm(
         results.append((outputs[order], *states))
     ys, hs, cs = zip(*results, strict=True)
     return xp.stack(ys, axis=1), xp.stack(hs), xp.stack(cs)
-
-
-@microsoft_kernel("AttnLSTM", dtypes=(*(FLOAT32,) * 4, INT32, *(FLOAT32,) * 7, INT32, FLOAT32), host=(4, 12), **_LSTM_COMMON)
-def attention_lstm(
-    xp: Namespace,
-    x: Array,
-    w: Array,
-    r: Array,
-    b: Array | None,
-    sequence_lens: Array | None,
-    initial_h: Array | None,
-    initial_c: Array | None,
-    p: Array | None,
-    qw: Array,
-    mw: Array,
-    v: Array,
-    m: Array,
-    memory_seq_lens: Array | None = None,
-    aw: Array | None = None,
-    **walk: Any,
-) -> tuple[Array, Array, Array]:
-    """Returns Y, Y_h and Y_c of an LSTM that reads its input and the result of its attention to a memory.
-
-    w: (directions, 4 hidden, input + attention); m: (batch, memory steps, depth); qw, mw: projections of query and memory; v: weights
-    of their tanh; aw: the projection of (hidden, context). Source: ONNX Runtime, com.microsoft.AttnLSTM-1; Bahdanau et al. 2015.
-    """
-    batch, width = x.shape[1:]
-    make_step = _plan_lstm(xp, w.shape[0], p, **walk)
-    memory_lengths = integers_of(memory_seq_lens) or (m.shape[1],) * batch
-    is_there = xp.asarray([[step < length for step in range(m.shape[1])] for length in memory_lengths])
-    values = xp.where(is_there[..., None], m, np.float32(0))
-
-    def step_of(index: int) -> CellStep:
-        keys, attended_weights = multiply(xp, values, mw[index]), w[index][:, width:].T
-        step = make_step(index, lambda hidden: multiply(xp, hidden, r[index].T))
-
-        def attend(hidden: Array) -> Array:
-            scores = xp.sum(v[index] * xp.tanh(keys + multiply(xp, hidden, qw[index])[:, None]), axis=-1)
-            shares = softmax_of(xp, xp.where(is_there, scores, _LOWEST), 1)
-            context = xp.sum(shares[..., None] * values, axis=1)
-            return context if aw is None else multiply(xp, xp.concatenate([hidden, context], axis=1), aw[index])
-
-        def step_and_attend(projected: Array, states: States) -> States:
-            hidden, cell, attended = states
-            hidden, cell = step(projected + multiply(xp, attended, attended_weights), (hidden, cell))
-            return hidden, cell, attend(hidden)
-
-        return step_and_attend
-
-    # Before its first step a row has attended to nothing.
-    nothing = xp.zeros((w.shape[0], batch, w.shape[2] - width), dtype=np.float32)
-    y, h, c, _ = run_directions(
-        xp, x, w[..., :width], r, sequence_lens=sequence_lens, initials=(initial_h, initial_c, nothing),
-        bias_of=sum_biases(b), step_of=step_of, **walk,
-    )  # fmt: skip
-    return y, h, c

@@ -16,7 +16,7 @@ from hetero_core.kernels.arrays import assign, bring
 from hetero_core.kernels.precision import Array, Integers, Namespace, integers_of, multiply, narrow, widen
 from hetero_core.kernels.registry import BOOL, COMPLEX, FLOAT32, FLOATS, INT32, INT64, NUMBERS, UINT8, kernel, microsoft_kernel
 from hetero_core.kernels.tables import InputTypes
-from hetero_core.kernels.windows import AUTO_PADS, Windows, lay_windows, spread_bias
+from hetero_core.kernels.windows import Windows, lay_windows, spread_bias
 from hetero_core.network.graph import Node
 from hetero_core.network.types import TensorType
 
@@ -450,71 +450,6 @@ def _lay_line(xp: Namespace, begin: Array, end: Array, size: int, count: int) ->
         return (np.float32(0.5) * (begin + end) * last)[:, None]
     step = (end - begin) * last / np.float32(count - 1)
     return (begin * last)[:, None] + xp.arange(count).astype(np.float32)[None, :] * step[:, None]
-
-
-def _refuse_masks(node: Node, input_types: InputTypes) -> str | None:
-    """Refuses a mask for each channel: ONNX Runtime reads it at the wrong places, so no two sources agree."""
-    mask = input_types[1] if len(input_types) > 1 else None
-    shape = mask.shape if isinstance(mask, TensorType) else None
-    if shape is None or all(size in (1, None) for size in shape[:2]):
-        return None
-    return f"{node.operator} has a mask of shape {list(shape)}; implemented: one mask for the whole batch and all channels"
-
-
-@microsoft_kernel(
-    "MaxpoolWithMask",
-    dtypes=(FLOAT32, INT32),
-    choices={"auto_pad": AUTO_PADS, "storage_order": (0, 1)},
-    shared={"auto_pad": "NOTSET", "pads": None, "strides": None},
-    unread={"storage_order": 0},
-    refuse=_refuse_masks,
-)
-def maxpool_with_mask(xp: Namespace, x: Array, mask: Array, *, kernel_shape: Integers, **geometry: Any) -> Array:
-    """Returns the largest element of each window, each of its innermost rows read up to the first element whose mask is 0.
-
-    mask: (1, 1, *sizes). The first element of an image of two or more axes is always read.
-    """
-    if mask.shape != (1, 1, *x.shape[2:]):
-        raise ValueError(f"the mask has shape {mask.shape}; implemented: {(1, 1, *x.shape[2:])}, one mask for all channels")
-    windows = lay_windows(x.shape[2:], kernel_shape, **geometry)
-    lowest = float(np.finfo(np.float32).min)
-    padded = windows.pad(xp, x, lowest)
-    marks = (mask != 0).astype(np.int8)
-    if x.ndim > 3:
-        marks = assign(marks, (0,) * x.ndim, 1)
-    # Pads are neither read nor do they end a row.
-    opened = windows.pad(xp, marks, -1)
-    largest = xp.full((*x.shape[:2], *windows.outputs), lowest, dtype=x.dtype)
-    is_open: Array = None
-    for position, picked in windows.slices():
-        mark = opened[(slice(None), slice(None), *picked)]
-        is_open = mark != 0 if position[-1] == 0 else is_open & (mark != 0)
-        elements = padded[(slice(None), slice(None), *picked)]
-        largest = xp.where(is_open & (mark > 0), xp.maximum(largest, elements), largest)
-    return largest
-
-
-_EMBEDDING_SIZES = dict.fromkeys(("char_embedding_size", "conv_window_size", "embedding_size"))
-
-
-@microsoft_kernel("WordConvEmbedding", dtypes=(INT32, FLOAT32), unread=_EMBEDDING_SIZES)
-def word_conv_embedding(xp: Namespace, words: Array, w: Array, b: Array, c: Array) -> Array:
-    """Returns for each word the largest tanh of a convolution over the embeddings of its letters; 0 ends a word.
-
-    words: (words, letters); w: (filters, 1, window, size); c: (letters, size).
-    """
-    filters, _, window, size = w.shape
-    letters = words.reshape((-1, words.shape[-1]))
-    # A word that is shorter than the window is filled up with the letter 0.
-    lengths = xp.maximum(xp.sum(letters > 0, axis=1), window)
-    embedded = xp.take(c, letters, axis=0)
-    count = letters.shape[1] - window + 1
-    columns = xp.stack([embedded[:, start : start + window].reshape((-1, window * size)) for start in range(count)], axis=1)
-    scores = xp.tanh(xp.matmul(columns, w.reshape((filters, -1)).T) + b)
-    is_there = xp.arange(count)[None, :] < (lengths - window + 1)[:, None]
-    y = xp.max(xp.where(is_there[..., None], scores, -np.inf), axis=1)
-    empty = letters[:, 0] == 0
-    return xp.where(empty[:, None], np.float32(0), y).astype(np.float32).reshape((*words.shape[:-1], filters))
 
 
 _PADS = {"pads": None, "strides": None}

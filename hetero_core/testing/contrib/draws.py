@@ -243,24 +243,7 @@ add_form(
     strides=([1, 1], [1, 2], [2, 1]),
     group=_Size("group"),
 )
-add_form("BranchwiseRMSNorm", *(f"T[2,3,branches,8] ?U[{_scale}]" for _scale in ("branches*8", "branches,8", "8")))
-add_form(
-    "BranchwiseRMSNorm", *(f"T[2,3,branches*8] ?U[{_scale}]" for _scale in ("branches*8", "8")), num_branches=_Size("branches")
-)
 add_form("GatedRMSNorm", "T[2,3,heads*8] T[8] T[2,3,heads*8]", activation=("silu", "swish", "sigmoid"), epsilon=_EPSILON)
-_inputs = "T[2,3,streams,8] T[2,3,streams,8] T[2,3,8] T[streams,8] T[streams,8]"
-add_form("EngramGate", _inputs)
-add_form("EngramGate", f"{_inputs} T[streams,8]", outputs=_TWO)
-for _all, _eights, _branches in (("branches,8", ",8", None), ("branches*8", "*8", _Size("branches"))):
-    _inputs = f"T[2,3,{_all}] U[2,3,branches"
-    add_form(
-        "HyperConnectionPreMix",
-        *(f"{_inputs}{_last}]" for _last in ("", ",1", _eights)),
-        reduction_scale=0.5,
-        num_branches=_branches,
-    )
-    _inputs = f"T[2,3,{_all}] T[2,3,8] U[2,3,branches@] ?U[2,3,branches,branches]"
-    add_form("HyperConnectionPostMix", *(_inputs.replace("@", _last) for _last in ("", ",1", ",8")), num_branches=_branches)
 add_form("GatedAdd", "T[a,b,c] T[a,b,c] T[a,b,1]")
 add_form("ExpandDims", "A[a,b,c] int32(-4:4)", "A[a] int32(-2:2)")
 add_form("GatherND", "A[4,5,3] I(-3:3)[2,3,3]", "A[4,5,3] I(-4:4)[2,2]", "A[4,5,3] I(-4:4)[2,3,1]")
@@ -303,9 +286,7 @@ for _lead in ("6", "2,3"):
     _inputs = f"float32[{_lead},8] float32[6,5] float32[5,@,8] ?float32[5,@] float32[5,8,12] ?float32[5,8]"
     add_form("MoE", _inputs.replace("@", "12"), activation_type=("relu", "gelu", "silu", "identity"), **_ROUTED)
     add_form("MoE", _inputs.replace("@", "24"), swiglu_limit=(None, 0.75), **_SWIGLU, **_ROUTED)
-add_form("MoEGroupRouter", "T[6,8] float32(-0.2:0.2)[8]", outputs=((False, True, True),), top_k=2)
 _inputs = "T[2,3,8] float32(-0.2:0.2)[8]"
-add_form("MoEGroupRouter", _inputs, top_k=2, n_group=4, topk_group=(1, 2, 3, 4), group_topk=(1, 2))
 add_form(
     "DecoderMaskedMultiHeadAttention",
     "float32[batch,1,heads*4] float32[batch,heads,others,4] float32[batch,heads,others,4] ?int32(0:2)[batch,others] "
@@ -433,13 +414,6 @@ DRAWS["NhwcMaxPool"] = lambda rng, op_type: ContribCase(
 )
 
 
-@draws("MaxpoolWithMask")
-def _draw_maxpool_with_mask(rng: Generator, op_type: str) -> ContribCase:
-    rank = rng.integer(1, 4)
-    sizes = rng.counts(7, 10, rank)
-    return ContribCase(op_type, rng.arrays(f"float32{[2, 3, *sizes]} int32(0:2){[1, 1, *sizes]}"), _draw_windows(rng, rank))
-
-
 @draws("FusedConv")
 def _draw_fused_conv(rng: Generator, op_type: str) -> ContribCase:
     rank, (group, outputs, channels) = rng.integer(1, 3), rng.choose(_GROUPS)
@@ -484,27 +458,6 @@ DRAWS["Unique"] = lambda rng, op_type: ContribCase(
 )
 
 
-@draws("WordConvEmbedding")
-def _draw_word_conv_embedding(rng: Generator, op_type: str) -> ContribCase:
-    sizes = rng.sizes(words=4, letters=(4, 9), window=4)
-    inputs = rng.arrays("int32(1:20)[words,letters] float32[6,1,window,5] float32[6] float32[20,5]", sizes)
-    for word in inputs[0]:
-        word[rng.integer(1, sizes["letters"] + 1) :] = 0
-    return ContribCase(op_type, inputs)
-
-
-@draws("BifurcationDetector")
-def _draw_bifurcation_detector(rng: Generator, op_type: str) -> ContribCase:
-    (source,) = rng.arrays("int64(0:5)[source]", rng.sizes(source=(4, 12)))
-    start = rng.integer(len(source))
-    current, predicted = rng.arrays(f"int64(0:5)[current] int64(0:5)[{len(source) + 1 - start}]")
-    share = rng.integer(len(source) - start + 1)
-    predicted[:share] = source[start : start + share]
-    least = rng.integer(1, 3)
-    attributes = {"min_ngram_size": least, "max_ngram_size": least + rng.integer(3)}
-    return ContribCase(op_type, (source, current, np.array(start), predicted if rng.flip() else None), attributes, (True, True))
-
-
 @draws("MurmurHash3")
 def _draw_murmur_hash3(rng: Generator, op_type: str) -> ContribCase:
     (x,) = rng.arrays("A(-999:999)[a,b]", A=("int32", "uint32", "int64", "uint64", "float32", "float64"))
@@ -520,38 +473,6 @@ def _draw_tokenizer(rng: Generator, op_type: str) -> ContribCase:
     least = 1 if rule.get("separators") == [""] else rng.integer(1, 3)
     x = np.array(texts, object).reshape(rng.choose(((4,), (2, 2))))
     return ContribCase(op_type, (x,), {"mark": 0, "mincharnum": least, "pad_value": "#", **rule})
-
-
-def _draw_lengths(rng: Generator) -> tuple[Any, dict[str, int]]:
-    """Returns the bounds of packed sequences, and sizes: the number of the sequences as batch, and of their tokens."""
-    lengths = rng.counts(1, 5, rng.integer(1, 4))
-    return np.cumsum([0, *lengths], dtype=np.int32), {"batch": len(lengths), "tokens": sum(lengths)}
-
-
-def _draw_capacity(rng: Generator) -> dict[str, Any]:
-    """Returns the attribute for the capacity of state updates, a third of the time."""
-    return {} if rng.integer(3) else {"state_update_capacity": 3}
-
-
-@draws("NGramHashMapping", "VarlenNGramHashMapping")
-def _draw_ngram_hash_mapping(rng: Generator, op_type: str) -> ContribCase:
-    is_packed, kind = op_type.startswith("Varlen"), rng.choose(("int32", "int64"))
-    bounds, sizes = _draw_lengths(rng) if is_packed else (None, rng.sizes(batch=7, steps=7))
-    sizes |= rng.sizes(reach=4, heads=3)
-    capacity = _draw_capacity(rng) if is_packed else {}
-    tokens = "tokens" if is_packed else "batch,steps"
-    signature = f"N(0:9)[{tokens}] N(1:1048576)[reach+1] N(3:99)[reach*heads] ?N(0:9)[batch,reach] ?N(0:99)[reach*heads] ?N(2:3)"
-    ids, multipliers, moduli, past, offsets, end = rng.arrays(signature, sizes, N=kind)
-    segments, updates = rng.arrays(f"?int32(0:3)[{tokens}] {'int32(0:5)[batch]' if capacity else '-'}", sizes)
-    segments = None if segments is None else np.sort(segments, axis=-1)
-    attributes = {"pad_id": 0, "n_head_per_ngram": sizes["heads"], "max_ngram_size": sizes["reach"] + 1}
-    attributes["reset_on_eos"] = rng.integer(2)
-    inputs = (ids, multipliers * 2 + 1, moduli)
-    if not is_packed:
-        return ContribCase(op_type, (*inputs, past, offsets, end, segments), attributes, (True, True))
-    before = None if segments is None or past is None else np.zeros(past.shape, np.int32)
-    outputs = (True, True, segments is not None, bool(capacity))
-    return ContribCase(op_type, (*inputs, bounds, past, offsets, end, segments, before, updates), attributes | capacity, outputs)
 
 
 # Weights quantized in blocks, and mixtures of experts
@@ -579,16 +500,6 @@ def _draw_mat_mul_bnb4(rng: Generator, op_type: str) -> ContribCase:
     return ContribCase(op_type, inputs, attributes, tolerance=1e-3)
 
 
-@draws("MatMulFpQ4")
-def _draw_mat_mul_fp_q4(rng: Generator, op_type: str) -> ContribCase:
-    has_zeros, sizes = rng.integer(2), rng.sizes(columns=9, blocks=4)
-    scales, zeros, codes = rng.arrays("scale[columns,blocks,1] uint8(0:16)[columns,blocks,1] uint8[columns,blocks,16]", sizes)
-    blob = np.concatenate([scales.view(np.uint8), *([zeros] if has_zeros else []), codes], axis=-1).reshape(-1)
-    depth = 32 * sizes["blocks"]
-    inputs = (*rng.arrays(f"float32[3,{depth}]"), blob, np.array([depth, sizes["columns"]]))
-    return ContribCase(op_type, inputs, {"blk_quant_type": has_zeros}, constants=frozenset({1, 2}), tolerance=1e-3)
-
-
 _INDICES = ("I(-6:6)", "I(-6:6)[3]", "I(-6:6)[2,3]")
 
 
@@ -606,28 +517,6 @@ def _draw_gather_block_quantized(rng: Generator, op_type: str) -> ContribCase:
         attributes = {"block_size": 16, "gather_axis": axis, "quantize_axis": quantized}
     signature = f"W{shapes[0]} {indices} T(0.005:0.1){shapes[1]} ?W{shapes[2]}"
     return ContribCase(op_type, rng.arrays(signature, W=kind), attributes, constants=frozenset({0, 2, 3}))
-
-
-_PACKED = {0: (1, 4), 1: (1, 2), 2: (32, 18), 6: (32, 22), 8: (32, 34), 13: (256, 176), 14: (256, 210), 20: (32, 18), 30: (1, 2)}
-"""Packed type -> numbers and bytes of a block."""
-
-
-@draws("GatherPacked")
-def _draw_gather_packed(rng: Generator, op_type: str) -> ContribCase:
-    kind = rng.choose(tuple(_PACKED))
-    size, count = _PACKED[kind]
-    blocks = rng.integer(1, 3) * (32 if size == 1 else 1)
-    if size == 1:
-        (numbers,) = rng.arrays(f"F[5,{blocks},1]", F={0: "float32", 1: "float16", 30: "bfloat16"}[kind])
-        rows = numbers.view(np.uint8)
-    else:
-        rows, scales = rng.arrays(f"uint8[5,{blocks},{count}] float16(0.005:0.1)[5,{blocks},1]")
-        # The positions of the scales in a block.
-        for place in {13: (0, 2), 14: (208,)}.get(kind, (0,)):
-            rows[..., place : place + 2] = scales.view(np.uint8)
-    (indices,) = rng.arrays(rng.choose(("I(-2:8)", "I(-2:8)[3]", "I(-2:8)[2,3]")))
-    attributes = {"packed_type": kind, "K": blocks * size, "output_dtype": rng.choose((1, 10))}
-    return ContribCase(op_type, (rows.reshape((5, -1)), indices), attributes)
 
 
 @draws("QMoE")
@@ -807,21 +696,6 @@ def _draw_dynamic_quantize_lstm(rng: Generator, op_type: str) -> ContribCase:
     return ContribCase(op_type, inputs, attributes, (True, True, True), constants, tolerance=_STEP)
 
 
-@draws("AttnLSTM")
-def _draw_attn_lstm(rng: Generator, op_type: str) -> ContribCase:
-    attributes, sizes, middle = _draw_lstm(rng)
-    sizes |= rng.sizes(memory=6, depth=(2, 5), inner=(2, 5))
-    has_layer = rng.flip()
-    sizes["attended"] = 3 if has_layer else sizes["depth"]
-    weights = "float32[directions,4*size,width+attended] float32[directions,4*size,size]"
-    attention = (
-        "float32[directions,size,inner] float32[directions,depth,inner] float32[directions,inner] float32[batch,memory,depth]"
-    )
-    layer = f"?int32(1:{sizes['memory'] + 1})[batch] {'float32[directions,depth+size,attended]' if has_layer else '-'}"
-    inputs = rng.arrays(f"float32[steps,batch,width] {weights} {middle} {attention} {layer}", sizes)
-    return ContribCase(op_type, inputs, attributes, (True, True, True), tolerance=1e-3)
-
-
 _RULES = ("linear", "gated", "delta", "gated_delta")
 
 
@@ -841,27 +715,6 @@ def _draw_linear_attention(rng: Generator, op_type: str) -> ContribCase:
     return ContribCase(op_type, inputs, attributes, (True, True), tolerance=1e-3)
 
 
-@draws("GatedDeltaNet")
-def _draw_gated_delta_net(rng: Generator, op_type: str) -> ContribCase:
-    bounds, sizes = _draw_lengths(rng)
-    sizes |= rng.sizes(heads=3, repeats=3) | {"size": rng.choose((4, 8)), "wide": rng.choose((4, 6))}
-    rule = rng.choose(_RULES)
-    is_gated, is_delta = rule.startswith("gated"), rule.endswith("delta")
-    gate = rng.choose(("none", "softplus", "sigmoid")) if is_gated else "none"
-    per = rng.choose(("heads*repeats", "heads*repeats,size"))
-    decay = f"float32{'(-2:0)' if gate == 'none' else ''}[tokens,{per}]" if is_gated else "-"
-    beta = "float32(0:1)[tokens,heads*repeats]" if is_delta else "-"
-    rates = "- -" if gate == "none" else "float32[heads*repeats] float32[heads*repeats]"
-    tokens = "T[tokens,heads,size] T[tokens,heads,size] T[tokens,heads*repeats,wide]"
-    query, key, value, *others = rng.arrays(
-        f"{tokens} {decay} {beta} float32[batch,heads*repeats,wide,size] {rates}", sizes, T=("float32", "float32", "float16")
-    )
-    attributes: dict[str, Any] = {"update_rule": rule, "gate_activation": gate, "qk_l2_norm": 1}
-    if is_delta and rng.flip():
-        attributes["beta_activation"] = "sigmoid"
-    return ContribCase(op_type, (query, key, value, bounds, *others), attributes, (True, True), tolerance=1e-3)
-
-
 def _draw_taps(rng: Generator) -> tuple[dict[str, Any], dict[str, int]]:
     """Returns the attributes of a causal convolution, and its sizes; past is the number of steps in its state."""
     sizes = rng.sizes(channels=6, taps=5)
@@ -877,12 +730,3 @@ def _draw_causal_conv_with_state(rng: Generator, op_type: str) -> ContribCase:
     x, past = ("steps,channels", "past,channels") if is_last else ("channels,steps", "channels,past")
     inputs = rng.arrays(f"float32[batch,{x}] float32[channels,1,taps] ?float32[channels] ?float32[batch,{past}]", sizes)
     return ContribCase(op_type, inputs, {**attributes, "channels_last": is_last}, (True, True))
-
-
-@draws("VarlenCausalConvWithState")
-def _draw_varlen_causal_conv_with_state(rng: Generator, op_type: str) -> ContribCase:
-    (bounds, packed), (attributes, sizes), capacity = _draw_lengths(rng), _draw_taps(rng), _draw_capacity(rng)
-    updates = "int32(0:5)[batch]" if capacity else "-"
-    signature = f"T[tokens,channels] T[channels,1,taps] ?T[channels] T[batch,channels,past] {updates}"
-    x, weight, *others = rng.arrays(signature, sizes | packed)
-    return ContribCase(op_type, (x, weight, bounds, *others), attributes | capacity, (_THREE if capacity else _TWO)[0])
