@@ -8,6 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from logging.handlers import BufferingHandler
@@ -103,28 +104,15 @@ def other_threads_go_on_beside_a_run(context: CheckContext) -> None:
 
 
 def _measure_pause(run: Callable[[], object]) -> float:
-    """Returns the longest time in seconds between two ticks of another thread during a run."""
-    ended, has_begun = threading.Event(), threading.Event()
-    pauses: list[float] = []
-
-    def tick() -> None:
-        last = perf_counter()
-        while not ended.wait(0.002):
-            now = perf_counter()
-            pauses.append(now - last)
-            last = now
-            has_begun.set()
-        pauses.append(perf_counter() - last)
-
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    has_begun.wait()
-    try:
-        run()
-    finally:
-        ended.set()
-        thread.join()
-    return max(pauses)
+    """Returns the longest time in seconds between two ticks of this thread during a run on another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        pause, last = 0.0, perf_counter()
+        running, has_ended = pool.submit(run), False
+        while not has_ended:
+            has_ended = bool(wait([running], 0.002).done)
+            pause, last = max(pause, perf_counter() - last), perf_counter()
+        running.result()
+    return pause
 
 
 # Callbacks: they may start their request again.
@@ -200,31 +188,31 @@ MISFITS = {"Add": (((2, 2), (3, 3)), 2), "Mul": (((2, 2), (3, 3)), 1), "MatMul":
 
 
 @contextmanager
-def _gather_warnings() -> Iterator[list[logging.LogRecord]]:
-    """Yields the list of the core's warnings, which grows while the context is open."""
+def _forbid_warning(text: str, what: str) -> Iterator[None]:
+    """Raises CheckFailed at the end of the context if the core has logged a warning with this text meanwhile."""
     handler = BufferingHandler(MOST_WARNINGS)
     handler.setLevel(logging.WARNING)
     logger = logging.getLogger("hetero_core")
     logger.addHandler(handler)
     try:
-        yield handler.buffer
+        yield
     finally:
         logger.removeHandler(handler)
+    warnings = [message for record in handler.buffer if text in (message := record.getMessage())]
+    require(not warnings, f"{what}: {warnings[:1]}")
 
 
 @check("start")
 def done_is_called_once_for_each_run(context: CheckContext) -> None:
     """Each started run ends once: `done` is called exactly once."""
     sample = make_sample(context, "chain")
-    with _gather_warnings() as warnings, context.load(sample.network) as loaded:
+    with _forbid_warning("called `done` a second time", "`done` was called twice"), context.load(sample.network) as loaded:
         request = loaded.create_infer_request()
         for turn in range(10):
             inputs = sample.draw(context.seed + turn)
             request.start_async(inputs)
             require(request.wait(END_SECONDS), f"run {turn + 1} has not ended: the device has not called `done`")
             sample.require_right({"y": request.get_tensor("y")}, inputs, f"run {turn + 1}")
-    repeated = [text for text in map(logging.LogRecord.getMessage, warnings) if "called `done` a second time" in text]
-    require(not repeated, f"`done` was called twice: {repeated[:1]}")
 
 
 @check("start")
@@ -314,15 +302,13 @@ def closing_ends_what_was_started(context: CheckContext) -> None:
 def cancelled_run_ends_on_the_device_too(context: CheckContext) -> None:
     """`done` is called for a cancelled run, too: until then the network cannot be closed, and its memory is not freed."""
     sample = make_sample(context, "chain")
-    with _gather_warnings() as warnings:
+    with _forbid_warning("have not returned after they were cancelled", "`done` is not called for a run that was cancelled"):
         loaded = context.load(sample.network)
         requests = [loaded.create_infer_request() for _ in range(8)]
         for request in requests:
             request.start_async(sample.draw(context.seed))
             request.cancel()
         loaded.close()
-    texts = [text for text in map(logging.LogRecord.getMessage, warnings) if "have not returned after they were cancelled" in text]
-    require(not texts, f"`done` is not called for a run that was cancelled: {texts[:1]}")
 
 
 @check("start")
