@@ -34,8 +34,9 @@ from hetero_template.device import TemplateArray, TemplateDevice
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.conformance import contract_resources, contract_runs
 from hetero_core.conformance.catalogue import choose_checks
+from hetero_core.conformance.check import Subject
 from hetero_core.conformance.report import describe_operators, report_to_json
-from hetero_core.conformance.runner import Outcome, Subject, make_target, run_checks
+from hetero_core.conformance.runner import Outcome, make_target, run_checks
 from hetero_core.contract import ConfigKey, DeviceName, Done, OwnOutputs, Payload
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.query import require_all_supported
