@@ -53,12 +53,16 @@ if TYPE_CHECKING:
 
 @check("requests")
 def asynchronous_run_gives_the_result(context: CheckContext) -> None:
-    """`start_async`, `wait` and `get_tensor` give the same results as `infer` in each run."""
-    sample, request = open_request(context, "chain")
-    for turn in range(10):
-        inputs = sample.draw(context.seed + turn)
-        sample.require_started(request, inputs, f"asynchronous run {turn + 1}")
-        sample.require_right(request.infer(inputs), inputs, f"synchronous run {turn + 1}")
+    """`start_async`, `wait` and `get_tensor` give the same results as `infer` in each run; the device calls `done` exactly once."""
+    sample = make_sample(context, "chain")
+    with _forbid_warning("called `done` a second time", "`done` was called twice"), context.load(sample.network) as loaded:
+        request = loaded.create_infer_request()
+        for turn in range(10):
+            inputs = sample.draw(context.seed + turn)
+            request.start_async(inputs)
+            require(request.wait(END_SECONDS), f"run {turn + 1} has not ended: the device has not called `done`")
+            sample.require_right({"y": request.get_tensor("y")}, inputs, f"asynchronous run {turn + 1}")
+            sample.require_right(request.infer(inputs), inputs, f"synchronous run {turn + 1}")
 
 
 @check("requests")
@@ -200,19 +204,6 @@ def _forbid_warning(text: str, what: str) -> Iterator[None]:
         logger.removeHandler(handler)
     warnings = [message for record in handler.buffer if text in (message := record.getMessage())]
     require(not warnings, f"{what}: {warnings[:1]}")
-
-
-@check("start")
-def done_is_called_once_for_each_run(context: CheckContext) -> None:
-    """Each started run ends once: `done` is called exactly once."""
-    sample = make_sample(context, "chain")
-    with _forbid_warning("called `done` a second time", "`done` was called twice"), context.load(sample.network) as loaded:
-        request = loaded.create_infer_request()
-        for turn in range(10):
-            inputs = sample.draw(context.seed + turn)
-            request.start_async(inputs)
-            require(request.wait(END_SECONDS), f"run {turn + 1} has not ended: the device has not called `done`")
-            sample.require_right({"y": request.get_tensor("y")}, inputs, f"run {turn + 1}")
 
 
 @check("start")
