@@ -7,7 +7,7 @@ All further kernels of the toolkit run with NumPy on the host, which is the proc
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pkgutil import iter_modules
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from hetero_core.engines.known_errors import find_error
 from hetero_core.errors import enumerate_choices
 from hetero_core.kernels.registry import NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, find_refusals
 from hetero_core.kernels.tables import KernelTable, Key
@@ -35,7 +36,9 @@ SINGLE = HALVES | {"float32"}
 SIGNED = frozenset({"int8", "int16", "int32", "int64"})
 NUMBERS = FLOATS | SIGNED | {"uint8"}
 
-_MOVING = "Concat DepthToSpace Flatten Identity If Loop Scan Shape Size SpaceToDepth Split Squeeze Unsqueeze"
+_MOVING = (
+    "Concat DepthToSpace Expand Flatten Identity If Loop Reshape Scan Shape Size SpaceToDepth Split Squeeze Transpose Unsqueeze"
+)
 TENSOR_KERNELS = frozenset(_MOVING.split())
 """Operators that only move elements, or call bodies: the toolkit's kernels run on tensors."""
 
@@ -158,35 +161,18 @@ def find_torch_refusals(
     `dtypes` are the element types of the place; with `shares_memory` its tensors lie in the host's memory, and NumPy computes on them.
     `extensions` are custom operators, functions on arrays of the host.
     """
-    own = _iterate_refusals(network, {}, dtypes=dtypes, shares_memory=shares_memory, extensions=extensions)
-    return {node.name: reason for node, reason in own} | find_refusals(network, extensions=extensions, dtypes=dtypes)
 
+    def check(node: Node, graph: Graph) -> str | None:
+        # An output without readers may be of unknown type.
+        values = (name for name in (*node.reads, *node.writes) if name in node.reads or graph.type_of(name) is not None)
+        faults = ((name, _refuse_type(graph.type_of(name), dtypes)) for name in values)
+        reason = next((f"value '{name}' of {node.operator} {fault}" for name, fault in faults if fault is not None), None)
+        if reason is not None or (node.domain, node.op_type) in extensions:
+            return reason
+        return _refuse_operator(node, [graph.type_of(name) if name else None for name in node.inputs], shares_memory=shares_memory)
 
-def _iterate_refusals(
-    graph: Graph,
-    outer: Mapping[str, ValueType],
-    *,
-    dtypes: Dtypes,
-    shares_memory: bool,
-    extensions: Mapping[tuple[str, str], Any],
-) -> Iterator[tuple[Node, str]]:
-    """Yields the nodes of a graph that this device does not run, each with the reason; `outer` has the types of the graphs around it."""
-    known = {**outer, **graph.types, **{name: constant.type for name, constant in graph.initializers.items()}}
-    for node in graph.nodes:
-        values = (name for name in (*node.reads, *node.writes) if name in known or name not in node.writes)
-        reasons = ((name, _refuse_type(known.get(name), dtypes)) for name in values)
-        reason = next((f"value '{name}' of {node.operator} {fault}" for name, fault in reasons if fault is not None), None)
-        if reason is None and (node.domain, node.op_type) not in extensions:
-            reason = _refuse_operator(
-                node, [known.get(name) if name else None for name in node.inputs], shares_memory=shares_memory
-            )
-        for attribute, body in node.bodies.items() if reason is None else ():
-            inner = next(_iterate_refusals(body, known, dtypes=dtypes, shares_memory=shares_memory, extensions=extensions), None)
-            if inner is not None:
-                reason = f"node '{inner[0].name}' in {attribute} of {node.operator}: {inner[1]}"
-                break
-        if reason is not None:
-            yield node, reason
+    own = {node.name: reason for node in network.nodes if (reason := find_error(node, network, check)) is not None}
+    return own | find_refusals(network, extensions=extensions, dtypes=dtypes)
 
 
 def _refuse_type(value_type: ValueType | None, dtypes: Dtypes) -> str | None:
