@@ -48,16 +48,6 @@ QUERIES = 5
 """Queries of the small network for each of the large one."""
 
 
-@check("query", needs=["single"])
-def claims_are_signed_by_the_device(context: CheckContext) -> None:
-    """Each supported node is mapped to the queried device, with an id if the device has several."""
-    result = context.query(make_sample(context, "chain").network)
-    for node, device in result.supported.items():
-        name, _, device_id = device.partition(".")
-        require_equal(name, context.facts.name, f"the device that takes node '{node}'")
-        require(not device_id or device_id in context.facts.ids, f"node '{node}' is taken by {device}, which has no such id")
-
-
 @check("query")
 def same_question_has_the_same_answer(context: CheckContext) -> None:
     """A repeated query, also in another Core, has the same answer in the same order."""

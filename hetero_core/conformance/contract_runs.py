@@ -335,10 +335,13 @@ LEAST_SHARE = 950
 
 @check("perf_counts")
 def times_are_there_when_asked_for(context: CheckContext) -> None:
-    """With PERF_COUNT a synchronous and an asynchronous run have at least one entry each, with a time and the device."""
+    """With PERF_COUNT a synchronous and an asynchronous run have at least one entry each, with a time and the device. Entries of nodes that
+    keep their names come in topological order, each at most once; times are per run, not accumulated."""
     sample, request = open_request(context, "chain", {"PERF_COUNT": True})
     require_equal(request.perf_counts, (), "the times before the first run")
-    for kind in ("synchronous", "asynchronous"):
+    # A composed device may distribute its runs over several devices.
+    counts_of_devices: dict[tuple[str, ...], set[int]] = {}
+    for kind in ("synchronous", "asynchronous", "synchronous", "asynchronous"):
         inputs = sample.draw(context.seed)
         if kind == "synchronous":
             request.infer(inputs)
@@ -348,19 +351,8 @@ def times_are_there_when_asked_for(context: CheckContext) -> None:
         require(entries, f"PERF_COUNT is set and a {kind} run has no times; the device does not fill context.profile")
         for entry in entries:
             require(entry.seconds >= 0 and entry.node and entry.operator and entry.device, f"an entry is incomplete: {entry}")
-
-
-@check("perf_counts")
-def entries_are_nodes_of_the_network_in_order(context: CheckContext) -> None:
-    """Entries of nodes that keep their names come in topological order, each at most once; times are per run, not accumulated."""
-    sample, request = open_request(context, "chain", {"PERF_COUNT": True})
-    # A composed device may distribute its runs over several devices.
-    counts_of_devices: dict[tuple[str, ...], set[int]] = {}
-    for _ in range(3):
-        request.infer(sample.draw(context.seed))
-        names = [entry.node for entry in request.perf_counts]
-        devices = tuple(sorted({entry.device for entry in request.perf_counts}))
-        counts_of_devices.setdefault(devices, set()).add(len(names))
+        names = [entry.node for entry in entries]
+        counts_of_devices.setdefault(tuple(sorted({entry.device for entry in entries})), set()).add(len(names))
         known = [name for name in names if name in sample.network.index_of_node]
         require_equal(known, sorted(set(known), key=sample.network.index_of_node.__getitem__), "the nodes that have times")
     for counts in counts_of_devices.values():
