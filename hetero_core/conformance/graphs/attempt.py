@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -263,21 +263,8 @@ def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, Failure
         return False
 
     parts: list[Network] = []
-    smallest = _drop_outputs(reduce_network(trial.network, fails), fails)
-    if smallest is not trial.network:
-        # Nodes that only served the dropped outputs can be removed now.
-        smallest = reduce_network(smallest, fails)
+    smallest = reduce_network(trial.network, fails)
     return smallest, failures[id(smallest)]
-
-
-def _drop_outputs(network: Network, fails: Callable[[Network], bool]) -> Network:
-    """Returns the network without those outputs that the failure does not need."""
-    for spec in network.outputs:
-        rest = tuple(output for output in network.outputs if output.name != spec.name)
-        smaller = replace(network, outputs=rest)
-        if rest and fails(smaller):
-            network = smaller
-    return network
 
 
 def find_failure(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> Failure | None:
