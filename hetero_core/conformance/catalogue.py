@@ -88,17 +88,11 @@ def choose_checks(levels: Sequence[str] = (), patterns: Sequence[str] = (), *, c
         checks = list_checks(written) if written else ()
     else:
         checks = list_checks(tuple(levels), cases=cases)
-    for pattern in patterns:
-        require_known(pattern, checks)
-    return tuple(check for check in checks if any(fnmatch.fnmatchcase(check.name, pattern) for pattern in patterns))
-
-
-def require_known(pattern: str, checks: Sequence[Check]) -> None:
-    """Raises UnknownCheckError, with similar names, unless the pattern matches a check."""
     names = [check.name for check in checks]
-    if any(fnmatch.fnmatchcase(name, pattern) for name in names):
-        return
-    levels = enumerate_choices(check.level for check in checks)
-    raise UnknownCheckError(
-        f"no check '{pattern}'{suggest(pattern, names) or ';'} 'hetero conformance --list' names all; looked in the levels {levels}"
-    )
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            raise UnknownCheckError(
+                f"no check '{pattern}'{suggest(pattern, names) or ';'} 'hetero conformance --list' names all; looked in the levels "
+                f"{enumerate_choices(check.level for check in checks)}"
+            )
+    return tuple(check for check in checks if any(fnmatch.fnmatchcase(check.name, pattern) for pattern in patterns))

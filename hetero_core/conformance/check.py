@@ -76,22 +76,33 @@ class DeviceFacts:
     plugin: Any
 
 
-@dataclass(frozen=True, slots=True)
-class CheckContext:
-    """The arguments of a check: an open Core, the device string, facts about it, the seed, the reference device.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The head of a report: the device, the seed, the reference device."""
 
-    `make_core` opens another Core with the same devices; the caller closes it. The keys in `configured` are set in every Core.
+    device: str
+    seed: int = 0
+    reference: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target(Subject):
+    """A device to check in this process: the function that makes its Core, its facts, the keys that are set in each Core.
+
     `rtol` is the tolerance of floats under a configuration that computes in a shorter type; None is the tolerance of the element type.
     """
 
-    core: Core
-    device: str
-    facts: DeviceFacts
-    seed: int
-    reference: str
     make_core: Callable[[], Core]
+    facts: DeviceFacts
     configured: frozenset[str] = frozenset()
     rtol: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckContext(Target):
+    """The argument of a check: the target and an open Core. `make_core` opens another Core with the same devices; the caller closes it."""
+
+    core: Core
 
     def get_metric(self, name: str) -> Any:
         """Returns a metric of the device."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero_core.conformance.catalogue import STATIC_CHECKS
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, require
-from hetero_core.conformance.runner import describe_error
+from hetero_core.conformance.runner import FAILED, try_check
 from hetero_core.conformance.samples import Sample, make_sample, run_in_own_process
 from hetero_core.core import Core
 from hetero_core.devices.names import parse_device_name
@@ -126,23 +126,13 @@ def iterate_choices(context: CheckContext) -> Iterator[tuple[str, Any]]:
 
 
 def _find_problem(check: Check, context: CheckContext, name: str, choice: Any) -> str | None:
-    """Returns the error of this check under a choice as text, None if it passes."""
-    if any(need not in context.facts.capabilities for need in check.needs):
-        return None
-    make_core = partial(_make_core, context, name, choice)
-    with make_core() as core:
-        rtol = TOLERANCES.get(SHORT_TYPES.get(str(choice).lower(), ""), context.rtol)
-        changed = replace(context, core=core, make_core=make_core, configured=context.configured | {name}, rtol=rtol)
-        try:
-            check(changed)
-        except Skip:
-            return None
-        except BaseException as error:  # noqa: BLE001  # a device may raise anything; the error is the result
-            return f"under {name}={choice}, {check.name}: {error if isinstance(error, CheckFailed) else describe_error(error)}"
-    return None
+    """Returns the error of this check under a choice as text, None if it passes or does not apply."""
 
+    def make_core() -> Core:
+        core = context.make_core()
+        core.set_config({name: choice}, parse_device_name(context.device).name)
+        return core
 
-def _make_core(context: CheckContext, name: str, choice: Any) -> Core:
-    core = context.make_core()
-    core.set_config({name: choice}, parse_device_name(context.device).name)
-    return core
+    rtol = TOLERANCES.get(SHORT_TYPES.get(str(choice).lower(), ""), context.rtol)
+    outcome = try_check(check, replace(context, make_core=make_core, configured=context.configured | {name}, rtol=rtol))
+    return f"under {name}={choice}, {check.name}: {outcome.reason}" if outcome.status == FAILED else None

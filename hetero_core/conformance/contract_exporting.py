@@ -19,15 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_core.blobs.container import read_blob, write_blob
-from hetero_core.conformance.check import (
-    CheckContext,
-    Skip,
-    check,
-    require,
-    require_equal,
-    require_error,
-    require_same,
-)
+from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error, require_same
 from hetero_core.conformance.samples import Arrays, make_sample, make_samples, run_in_own_process
 from hetero_core.errors import BlobMismatchError, HeteroError, InputNameError
 from hetero_core.network.border import InputInfo

@@ -49,24 +49,6 @@ QUERIES = 5
 
 
 @check("query")
-def unknown_operator_is_refused_with_a_reason(context: CheckContext) -> None:
-    """An unknown operator is refused, and the reason is a sentence."""
-    _, result = make_mixed(context)
-    require("unknown" in result.refused, f"the device takes {UNKNOWN_OPERATOR}, an operator that does not exist")
-    require(len(result.refused["unknown"].split()) >= 3, f"the reason is no sentence: {result.refused['unknown']!r}")
-
-
-@check("query", needs=["single"])
-def claims_are_signed_by_the_device(context: CheckContext) -> None:
-    """Each supported node is mapped to the queried device, with an id if the device has several."""
-    result = context.query(make_sample(context, "chain").network)
-    for node, device in result.supported.items():
-        name, _, device_id = device.partition(".")
-        require_equal(name, context.facts.name, f"the device that takes node '{node}'")
-        require(not device_id or device_id in context.facts.ids, f"node '{node}' is taken by {device}, which has no such id")
-
-
-@check("query")
 def same_question_has_the_same_answer(context: CheckContext) -> None:
     """A repeated query, also in another Core, has the same answer in the same order."""
     network, first = make_mixed(context)
@@ -110,8 +92,11 @@ def _measure_query(context: CheckContext, network: Network) -> float:
 
 @check("query")
 def refused_network_is_refused_by_load_for_the_same_reasons(context: CheckContext) -> None:
-    """`load_network` raises UnsupportedNodesError with the nodes that the query refused, and its reasons."""
+    """An unknown operator is refused, the reason is a sentence, and `load_network` raises UnsupportedNodesError with the nodes that the
+    query refused, and its reasons."""
     network, result = make_mixed(context)
+    require("unknown" in result.refused, f"the device takes {UNKNOWN_OPERATOR}, an operator that does not exist")
+    require(len(result.refused["unknown"].split()) >= 3, f"the reason is no sentence: {result.refused['unknown']!r}")
     problem = find_broken_refusal(context.core, network, context.device, result)
     require(problem is None, f"{problem}")
 
@@ -145,28 +130,19 @@ def answer_can_be_written_back_as_pins(context: CheckContext) -> None:
 
 
 @check("load")
-def constant_may_be_an_output(context: CheckContext) -> None:
-    """An output that is a constant of the model has its value, and belongs to the caller: writing to it changes no later run."""
-    _check_own_outputs(context, "constant")
-
-
-@check("load")
 def input_may_be_an_output(context: CheckContext) -> None:
-    """An output that is an input has its value, and belongs to the caller."""
-    _check_own_outputs(context, "through")
-
-
-def _check_own_outputs(context: CheckContext, form: str) -> None:
-    sample, loaded = load_sample(context, form)
-    inputs = sample.draw(context.seed)
-    originals = {name: value.copy() for name, value in inputs.items()}
-    for turn in ("first", "second"):
-        outputs = loaded.infer(inputs)
-        sample.require_right(outputs, originals, f"{turn} run")
-        for name, value in outputs.items():
-            is_shared = any(np.may_share_memory(value, array) for array in inputs.values())
-            require(not is_shared, f"output '{name}' is an input's memory")
-            value += np.ones((), value.dtype)
+    """An output that is an input or a constant has its value, and belongs to the caller: writing to it changes no later run."""
+    for sample in make_samples(context, "through", "constant").values():
+        loaded = context.load(sample.network)
+        inputs = sample.draw(context.seed)
+        originals = {name: value.copy() for name, value in inputs.items()}
+        for turn in ("first", "second"):
+            outputs = loaded.infer(inputs)
+            sample.require_right(outputs, originals, f"{turn} run")
+            for name, value in outputs.items():
+                is_shared = any(np.may_share_memory(value, array) for array in inputs.values())
+                require(not is_shared, f"output '{name}' is an input's memory")
+                value += np.ones((), value.dtype)
 
 
 @check("load")

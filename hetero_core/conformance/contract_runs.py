@@ -8,6 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from logging.handlers import BufferingHandler
@@ -52,12 +53,16 @@ if TYPE_CHECKING:
 
 @check("requests")
 def asynchronous_run_gives_the_result(context: CheckContext) -> None:
-    """`start_async`, `wait` and `get_tensor` give the same results as `infer` in each run."""
-    sample, request = open_request(context, "chain")
-    for turn in range(10):
-        inputs = sample.draw(context.seed + turn)
-        sample.require_started(request, inputs, f"asynchronous run {turn + 1}")
-        sample.require_right(request.infer(inputs), inputs, f"synchronous run {turn + 1}")
+    """`start_async`, `wait` and `get_tensor` give the same results as `infer` in each run; the device calls `done` exactly once."""
+    sample = make_sample(context, "chain")
+    with _forbid_warning("called `done` a second time", "`done` was called twice"), context.load(sample.network) as loaded:
+        request = loaded.create_infer_request()
+        for turn in range(10):
+            inputs = sample.draw(context.seed + turn)
+            request.start_async(inputs)
+            require(request.wait(END_SECONDS), f"run {turn + 1} has not ended: the device has not called `done`")
+            sample.require_right({"y": request.get_tensor("y")}, inputs, f"asynchronous run {turn + 1}")
+            sample.require_right(request.infer(inputs), inputs, f"synchronous run {turn + 1}")
 
 
 @check("requests")
@@ -103,28 +108,15 @@ def other_threads_go_on_beside_a_run(context: CheckContext) -> None:
 
 
 def _measure_pause(run: Callable[[], object]) -> float:
-    """Returns the longest time in seconds between two ticks of another thread during a run."""
-    ended, has_begun = threading.Event(), threading.Event()
-    pauses: list[float] = []
-
-    def tick() -> None:
-        last = perf_counter()
-        while not ended.wait(0.002):
-            now = perf_counter()
-            pauses.append(now - last)
-            last = now
-            has_begun.set()
-        pauses.append(perf_counter() - last)
-
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    has_begun.wait()
-    try:
-        run()
-    finally:
-        ended.set()
-        thread.join()
-    return max(pauses)
+    """Returns the longest time in seconds between two ticks of this thread during a run on another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        pause, last = 0.0, perf_counter()
+        running, has_ended = pool.submit(run), False
+        while not has_ended:
+            has_ended = bool(wait([running], 0.002).done)
+            pause, last = max(pause, perf_counter() - last), perf_counter()
+        running.result()
+    return pause
 
 
 # Callbacks: they may start their request again.
@@ -200,31 +192,18 @@ MISFITS = {"Add": (((2, 2), (3, 3)), 2), "Mul": (((2, 2), (3, 3)), 1), "MatMul":
 
 
 @contextmanager
-def _gather_warnings() -> Iterator[list[logging.LogRecord]]:
-    """Yields the list of the core's warnings, which grows while the context is open."""
+def _forbid_warning(text: str, what: str) -> Iterator[None]:
+    """Raises CheckFailed at the end of the context if the core has logged a warning with this text meanwhile."""
     handler = BufferingHandler(MOST_WARNINGS)
     handler.setLevel(logging.WARNING)
     logger = logging.getLogger("hetero_core")
     logger.addHandler(handler)
     try:
-        yield handler.buffer
+        yield
     finally:
         logger.removeHandler(handler)
-
-
-@check("start")
-def done_is_called_once_for_each_run(context: CheckContext) -> None:
-    """Each started run ends once: `done` is called exactly once."""
-    sample = make_sample(context, "chain")
-    with _gather_warnings() as warnings, context.load(sample.network) as loaded:
-        request = loaded.create_infer_request()
-        for turn in range(10):
-            inputs = sample.draw(context.seed + turn)
-            request.start_async(inputs)
-            require(request.wait(END_SECONDS), f"run {turn + 1} has not ended: the device has not called `done`")
-            sample.require_right({"y": request.get_tensor("y")}, inputs, f"run {turn + 1}")
-    repeated = [text for text in map(logging.LogRecord.getMessage, warnings) if "called `done` a second time" in text]
-    require(not repeated, f"`done` was called twice: {repeated[:1]}")
+    warnings = [message for record in handler.buffer if text in (message := record.getMessage())]
+    require(not warnings, f"{what}: {warnings[:1]}")
 
 
 @check("start")
@@ -314,15 +293,13 @@ def closing_ends_what_was_started(context: CheckContext) -> None:
 def cancelled_run_ends_on_the_device_too(context: CheckContext) -> None:
     """`done` is called for a cancelled run, too: until then the network cannot be closed, and its memory is not freed."""
     sample = make_sample(context, "chain")
-    with _gather_warnings() as warnings:
+    with _forbid_warning("have not returned after they were cancelled", "`done` is not called for a run that was cancelled"):
         loaded = context.load(sample.network)
         requests = [loaded.create_infer_request() for _ in range(8)]
         for request in requests:
             request.start_async(sample.draw(context.seed))
             request.cancel()
         loaded.close()
-    texts = [text for text in map(logging.LogRecord.getMessage, warnings) if "have not returned after they were cancelled" in text]
-    require(not texts, f"`done` is not called for a run that was cancelled: {texts[:1]}")
 
 
 @check("start")
@@ -358,10 +335,13 @@ LEAST_SHARE = 950
 
 @check("perf_counts")
 def times_are_there_when_asked_for(context: CheckContext) -> None:
-    """With PERF_COUNT a synchronous and an asynchronous run have at least one entry each, with a time and the device."""
+    """With PERF_COUNT a synchronous and an asynchronous run have at least one entry each, with a time and the device. Entries of nodes that
+    keep their names come in topological order, each at most once; times are per run, not accumulated."""
     sample, request = open_request(context, "chain", {"PERF_COUNT": True})
     require_equal(request.perf_counts, (), "the times before the first run")
-    for kind in ("synchronous", "asynchronous"):
+    # A composed device may distribute its runs over several devices.
+    counts_of_devices: dict[tuple[str, ...], set[int]] = {}
+    for kind in ("synchronous", "asynchronous", "synchronous", "asynchronous"):
         inputs = sample.draw(context.seed)
         if kind == "synchronous":
             request.infer(inputs)
@@ -371,19 +351,8 @@ def times_are_there_when_asked_for(context: CheckContext) -> None:
         require(entries, f"PERF_COUNT is set and a {kind} run has no times; the device does not fill context.profile")
         for entry in entries:
             require(entry.seconds >= 0 and entry.node and entry.operator and entry.device, f"an entry is incomplete: {entry}")
-
-
-@check("perf_counts")
-def entries_are_nodes_of_the_network_in_order(context: CheckContext) -> None:
-    """Entries of nodes that keep their names come in topological order, each at most once; times are per run, not accumulated."""
-    sample, request = open_request(context, "chain", {"PERF_COUNT": True})
-    # A composed device may distribute its runs over several devices.
-    counts_of_devices: dict[tuple[str, ...], set[int]] = {}
-    for _ in range(3):
-        request.infer(sample.draw(context.seed))
-        names = [entry.node for entry in request.perf_counts]
-        devices = tuple(sorted({entry.device for entry in request.perf_counts}))
-        counts_of_devices.setdefault(devices, set()).add(len(names))
+        names = [entry.node for entry in entries]
+        counts_of_devices.setdefault(tuple(sorted({entry.device for entry in entries})), set()).add(len(names))
         known = [name for name in names if name in sample.network.index_of_node]
         require_equal(known, sorted(set(known), key=sample.network.index_of_node.__getitem__), "the nodes that have times")
     for counts in counts_of_devices.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -66,10 +66,9 @@ def results_belong_to_the_caller(context: CheckContext) -> None:
 
 # Values: sizes, numbers and indices that small well-behaved inputs never show.
 
-SIZES = (15, 16, 17, 31, 33, 63, 65, 257, 1025)
-"""Row counts on both sides of the widths in which kernels and vector units work."""
-LARGE_SIZES = (70_001, 1_048_579)
-"""Row counts past 16 bits, as grids of a card have them, and past a million."""
+SIZES = (15, 16, 17, 31, 33, 63, 65, 257, 1025, 70_001, 1_048_579)
+"""Row counts on both sides of the widths in which kernels and vector units work, past 16 bits, as grids of a card have them, and past a
+million."""
 PRODUCT_SIZES = ((1, 1, 1), (3, 5, 7), (17, 33, 9), (8, 1030, 8), (65, 64, 130), (1, 700, 257), (4, 2049, 1))
 """Rows, inner size and columns of matrix products, beside and past the tiles of kernels."""
 RUNS = 40
@@ -143,20 +142,11 @@ def _skip_shortened(context: CheckContext) -> None:
 
 @check("values")
 def long_rows_are_computed_to_the_end(context: CheckContext) -> None:
-    """Rows past 16, 32, 64 and more of one input are computed like the first rows, and so is the odd rest."""
-    _run_rows(context, SIZES)
-
-
-@check("values")
-def large_inputs_are_computed_to_the_end(context: CheckContext) -> None:
-    """Inputs past 65,535 rows and past a million are computed to the end: no grid or counter of 16 bits cuts them off."""
-    _run_rows(context, LARGE_SIZES)
-
-
-def _run_rows(context: CheckContext, sizes: Sequence[int]) -> None:
+    """Rows past 16, 32, 64 and more of one input are computed like the first rows, and so are the odd rest, and rows past 65,535 and past
+    a million, where a grid or a counter of 16 bits would end."""
     sample, loaded = load_sample(context, "dynamic")
     with loaded:
-        for size in sizes:
+        for size in SIZES:
             sample.require_run(loaded, context.seed, x=(size, 2), what=f"an input of {size} rows")
 
 

@@ -15,16 +15,20 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import numpy as np
+
 from hetero_core.conformance.check import Check, CheckContext, Skip, find_broken_refusal
 from hetero_core.conformance.operators import PASSED, REFUSED, WRONG, accept_half_steps, require_passed
+from hetero_core.dtypes import dtype_of_numpy
+from hetero_core.network.types import TensorType
 from hetero_core.runtime.inputs import fits_shape
 from hetero_core.testing.compare import describe_mismatch
+from hetero_core.testing.contrib.case import ContribCase, make_model, run_engine
 
 if TYPE_CHECKING:
     from hetero_core.conformance.runner import Outcome
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
-    from hetero_core.testing.contrib.case import ContribCase
 
 CASES = 6
 """Cases of each operator."""
@@ -53,8 +57,6 @@ def list_contrib_checks() -> tuple[Check, ...]:
 
 def draw_case(operator: str, index: int, seed: int) -> ContribCase:
     """Returns a case of an operator; equal numbers give equal cases."""
-    import numpy as np
-
     from hetero_core.testing.contrib.draws import DRAWS, Generator
 
     return DRAWS[operator](Generator(np.random.PCG64([seed, index, crc32(operator.encode())])), operator)
@@ -68,25 +70,17 @@ def check_case(operator: str, index: int, context: CheckContext) -> ContribOutco
     if importlib.util.find_spec("onnxruntime") is None:
         raise Skip("ONNX Runtime is not installed, whose kernels are the oracle")
     case = draw_case(operator, index, context.seed)
-    expected = _ask_engine(case)
+    try:
+        expected = run_engine(case)
+    except Exception as error:  # another version of the engine may refuse in its own way
+        raise Skip(f"the installed ONNX Runtime does not run the case: {type(error).__name__}: {error}") from error
     outcome = judge_case(operator, case, expected, context.core, context.device)
     require_passed(outcome.status, outcome.reason, outcome)
     return outcome
 
 
-def _ask_engine(case: ContribCase) -> dict[str, Any]:
-    from hetero_core.testing.contrib.case import run_engine
-
-    try:
-        return run_engine(case)
-    except Exception as error:  # another version of the engine may refuse in its own way
-        raise Skip(f"the installed ONNX Runtime does not run the case: {type(error).__name__}: {error}") from error
-
-
 def judge_case(operator: str, case: ContribCase, expected: dict[str, Any], core: Core, device: str) -> ContribOutcome:
     """Returns the outcome of a case on the device; an error of the device becomes an outcome and is not raised."""
-    from hetero_core.testing.contrib.case import make_model
-
     try:
         network = core.read_network(make_model(case))
         result = core.query_network(network, device)
@@ -103,13 +97,8 @@ def judge_case(operator: str, case: ContribCase, expected: dict[str, Any], core:
 
 def _find_mismatch(case: ContribCase, network: Network, outputs: dict[str, Any], expected: dict[str, Any]) -> str | None:
     """Returns the first difference of an output in value or in type, None if all outputs agree."""
-    from hetero_core.dtypes import dtype_of_numpy
-    from hetero_core.network.types import TensorType
-    from hetero_core.testing.contrib.case import run_engine
-
     for name, reference in expected.items():
-        is_single = dtype_of_numpy(reference.dtype) == "float32"
-        rtol = case.tolerance if is_single else None
+        rtol = case.tolerance if dtype_of_numpy(reference.dtype) == "float32" else None
 
         def run(inputs: Sequence[Any], name: str = name) -> list[Any]:
             return [run_engine(replace(case, inputs=tuple(inputs)))[name]]

@@ -35,16 +35,15 @@ BATCHES = (1, 5, 2)
 
 @cache
 def list_model_checks() -> tuple[Check, ...]:
-    """Returns a check for each model, and a second check for each model with a symbolic batch."""
-    whole = [Check(f"models.{name}", "models", partial(check_model, name), shares_core=True) for name in (*SMALL_MODELS, *LIGHT)]
-    batches = [
-        Check(f"models.{name}_takes_any_batch", "models", partial(check_batches, name), shares_core=True) for name in DYNAMIC
-    ]
-    return (*whole, *batches)
+    """Returns a check for each model."""
+    return tuple(
+        Check(f"models.{name}", "models", partial(check_model, name), shares_core=True) for name in (*SMALL_MODELS, *LIGHT)
+    )
 
 
 def check_model(name: str, context: CheckContext) -> None:
-    """The outputs of a network are those of the oracles; a partly supported network runs on the device and CPU."""
+    """The outputs of a network are those of the oracles, with several sizes in sequence if its batch is symbolic; a partly supported
+    network runs on the device and CPU."""
     network = context.core.read_network(make_model(name))
     result = context.query(network)
     if result.refused:
@@ -53,14 +52,6 @@ def check_model(name: str, context: CheckContext) -> None:
             raise CheckFailed(problem)
     with _load(context, network, result) as loaded:
         require_expected(loaded, name, context.seed)
-
-
-def check_batches(name: str, context: CheckContext) -> None:
-    """A loaded network with a symbolic batch runs with several sizes in sequence."""
-    network = context.core.read_network(make_model(name))
-    with _load(context, network, context.query(network)) as loaded:
-        for batch in BATCHES:
-            require_expected(loaded, name, context.seed, batch=batch, what=f"batch {batch}")
 
 
 def _load(context: CheckContext, network: Network, result: QueryResult) -> ExecutableNetwork:
@@ -114,14 +105,18 @@ def find_expected(name: str, seed: int, batch: int | None = None) -> tuple[dict[
     return inputs, expected
 
 
-def require_expected(loaded: ExecutableNetwork, name: str, seed: int, *, batch: int | None = None, what: str = "") -> None:
-    """Runs a loaded model. Raises: CheckFailed, prefixed by `what`, unless it gives the expected outputs; errors of `find_expected`."""
-    inputs, expected = find_expected(name, seed, batch)
-    # Copies, since the device under test may write to its inputs.
-    inputs = {key: array.copy() for key, array in inputs.items()}
-    difference = describe_first_mismatch(loaded.infer(inputs), expected, rtol=AGREEMENT)
-    if difference is not None:
-        raise CheckFailed(f"{what}: {difference}" if what else difference)
+def require_expected(loaded: ExecutableNetwork, name: str, seed: int, *, what: str = "") -> None:
+    """Runs a loaded model, with several sizes in sequence if its batch is symbolic.
+
+    Raises: CheckFailed, prefixed by `what`, unless it gives the expected outputs; errors of `find_expected`.
+    """
+    for batch in (None, *(BATCHES if name in DYNAMIC else ())):
+        inputs, expected = find_expected(name, seed, batch)
+        # Copies, since the device under test may write to its inputs.
+        inputs = {key: array.copy() for key, array in inputs.items()}
+        difference = describe_first_mismatch(loaded.infer(inputs), expected, rtol=AGREEMENT)
+        if difference is not None:
+            raise CheckFailed(": ".join(filter(None, (what, f"batch {batch}" if batch else "", difference))))
 
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
@@ -152,9 +147,8 @@ def list_hetero_checks() -> tuple[Check, ...]:
     single = [_make_check(f"each_node_of_{name}", partial(check_single_nodes, name)) for name in SMALL_MODELS]
     subsets = [_make_check(f"random_parts_of_{name}", partial(check_random_parts, name, SUBSETS)) for name in SMALL_MODELS]
     large = [_make_check(f"random_parts_of_{LIGHT[0]}", partial(check_random_parts, LIGHT[0], 1))]
-    batches = [_make_check(f"any_batch_of_{name}", partial(check_split_batches, name)) for name in DYNAMIC]
     halves = [_make_check(f"halves_of_{case.name}", partial(check_halves, case)) for case in list_cases() if _may_be_cut(case)]
-    return (*single, *subsets, *large, *batches, *halves)
+    return (*single, *subsets, *large, *halves)
 
 
 def _make_check(name: str, function: partial[None]) -> Check:
@@ -166,36 +160,25 @@ def _may_be_cut(case: BackendCase) -> bool:
     return case.kind != "real" and (len(case.model.graph.node) > 1 or len(case.model.functions) > 0)
 
 
-def assign_nodes(context: CheckContext, network: Network, on_reference: Sequence[str]) -> dict[str, str]:
-    """Returns a device for every node: the reference for the nodes in `on_reference`, the device under test for the rest. A node that its
-    device refuses is assigned to the second device.
+def load_split(context: CheckContext, network: Network, on_reference: Sequence[str]) -> tuple[ExecutableNetwork, dict[str, str]]:
+    """Returns the network loaded on the reference for the nodes in `on_reference` and on the device under test for the rest, and its pins.
 
-    Raises: Skip if both devices refuse a node.
+    A node that its device refuses is pinned to the second device. A part of a network may lack facts that the whole has, such as the rank
+    of the stacked output of a Loop; a node that the device under test therefore refuses goes to the reference, too.
+
+    Raises: Skip if both devices refuse a node, or no node remains on the device under test; UnsupportedNodesError.
     """
     tested, reference = context.device, context.reference
-    supported_of_device = {device: context.core.query_network(network, device).supported for device in (tested, reference)}
-    reference_nodes = set(on_reference)
+    by_tested, by_reference = (context.core.query_network(network, device).supported for device in (tested, reference))
     pins = {}
     for node in network.nodes:
-        order = (reference, tested) if node.name in reference_nodes else (tested, reference)
-        able = [device for device in order if node.name in supported_of_device[device]]
+        able = [device for device, taken in ((tested, by_tested), (reference, by_reference)) if node.name in taken]
         if not able:
             raise Skip(f"neither {tested} nor {reference} takes {node.label}")
-        pins[node.name] = able[0]
-    return pins
-
-
-def load_split(context: CheckContext, network: Network, pins: Mapping[str, str]) -> tuple[ExecutableNetwork, Mapping[str, str]]:
-    """Returns the network loaded on both devices, and the pins that it was loaded with.
-
-    A part of a network may lack facts that the whole has, such as the rank of the stacked output of a Loop. A node that the device under
-    test therefore refuses goes to the reference. Raises: Skip if no node remains; UnsupportedNodesError.
-    """
-    tested, reference = context.device, context.reference
-    by_reference = context.core.query_network(network, reference).supported
+        pins[node.name] = able[-1 if node.name in on_reference else 0]
     while True:
         try:
-            return context.core.load_network(network.with_affinity(dict(pins)), name_pair(tested, reference)), pins
+            return context.core.load_network(network.with_affinity(pins), name_pair(tested, reference)), pins
         except UnsupportedNodesError as error:
             moved = [node for node in error.refusals if pins[node] == tested and node in by_reference]
             if not moved:
@@ -209,7 +192,7 @@ def check_single_nodes(name: str, context: CheckContext) -> None:
     """The outputs are right with each single node on the reference device and the remaining nodes on the device under test."""
     network = context.core.read_network(make_model(name))
     for node in network.nodes:
-        _check_split(context, name, network, assign_nodes(context, network, [node.name]), f"with {node.label} on the reference")
+        _check_split(context, name, network, [node.name], f"with {node.label} on the reference")
 
 
 def check_random_parts(name: str, count: int, context: CheckContext) -> None:
@@ -218,24 +201,11 @@ def check_random_parts(name: str, count: int, context: CheckContext) -> None:
     draw = random.Random(f"{context.seed} {name}")
     for _ in range(count):
         chosen = [node.name for node in network.nodes if draw.random() < 0.5]
-        what = f"seed {context.seed}, with {', '.join(chosen)} on the reference"
-        _check_split(context, name, network, assign_nodes(context, network, chosen), what)
+        _check_split(context, name, network, chosen, f"seed {context.seed}, with {', '.join(chosen)} on the reference")
 
 
-def check_split_batches(name: str, context: CheckContext) -> None:
-    """A network split at random runs with several sizes of a symbolic batch."""
-    network = context.core.read_network(make_model(name))
-    draw = random.Random(f"{context.seed} {name} batches")
-    chosen = [node.name for node in network.nodes if draw.random() < 0.5]
-    loaded, _ = load_split(context, network, assign_nodes(context, network, chosen))
-    with loaded:
-        for batch in BATCHES:
-            what = f"seed {context.seed}, batch {batch}, with {', '.join(chosen)} on the reference"
-            require_expected(loaded, name, context.seed, batch=batch, what=what)
-
-
-def _check_split(context: CheckContext, name: str, network: Network, pins: Mapping[str, str], what: str) -> None:
-    loaded, pins = load_split(context, network, pins)
+def _check_split(context: CheckContext, name: str, network: Network, on_reference: Sequence[str], what: str) -> None:
+    loaded, pins = load_split(context, network, on_reference)
     with loaded:
         placed = {node: device for device, nodes in loaded.get_metric("HETERO_SUBGRAPHS") for node in nodes}
         if placed != pins:
@@ -257,7 +227,7 @@ def check_halves(case: BackendCase, context: CheckContext) -> None:
     for place in sorted({len(names) // 2, *(draw.randrange(1, len(names)) for _ in range(CUTS))}):
         # Now the first half on the reference, now the second.
         chosen = names[:place] if draw.random() < 0.5 else names[place:]
-        loaded, _ = load_split(context, network, assign_nodes(context, network, chosen))
+        loaded, _ = load_split(context, network, chosen)
         with loaded:
             mismatch = find_mismatch(case, network, loaded, flushes="DENORMALS" in context.get_metric("VALUE_DEVIATIONS"))
         if mismatch is not None:

@@ -13,11 +13,11 @@ from html import escape
 from statistics import median
 from typing import Any
 
-from hetero_core.conformance.check import LEVELS
+from hetero_core.conformance.check import LEVELS, Subject
 from hetero_core.conformance.contrib import count_operators
 from hetero_core.conformance.operators import PASSED as RIGHT
 from hetero_core.conformance.operators import REFUSED, WRONG, CaseOutcome
-from hetero_core.conformance.runner import FAILED, NOT_RUN, PASSED, SKIPPED, Outcome, Subject
+from hetero_core.conformance.runner import FAILED, NOT_RUN, PASSED, SKIPPED, Outcome
 from hetero_core.reports.page import format_page
 
 STATUSES = (PASSED, FAILED, SKIPPED)

@@ -27,7 +27,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -35,7 +35,7 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from hetero_core.conformance.catalogue import choose_checks
-from hetero_core.conformance.check import CAPABILITIES, LEVELS, Check, CheckContext, CheckFailed, DeviceFacts, Skip
+from hetero_core.conformance.check import CAPABILITIES, LEVELS, Check, CheckContext, CheckFailed, DeviceFacts, Skip, Subject, Target
 from hetero_core.conformance.contract_resources import read_settings
 from hetero_core.contract import Extension
 from hetero_core.core import Core
@@ -71,24 +71,6 @@ class Outcome:
     error: BaseException | None = None
     finding: object = None
     trace: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """The head of a report: the device, the seed, the reference device."""
-
-    device: str
-    seed: int = 0
-    reference: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target(Subject):
-    """A device to check in this process: the function that makes its Core, its facts, the keys that are set in each Core."""
-
-    make_core: Callable[[], Core]
-    facts: DeviceFacts
-    configured: frozenset[str] = frozenset()
 
 
 def make_target(
@@ -212,15 +194,15 @@ class SharedCore:
         self.close()
 
 
-def try_check(check: Check, target: Target, shared: SharedCore | None) -> Outcome:
+def try_check(check: Check, target: Target, shared: SharedCore | None = None) -> Outcome:
     """Runs a check in the thread of the caller, without a time limit, and returns its outcome."""
     for need in check.needs:
         if need not in target.facts.capabilities:
             return Outcome(check, SKIPPED, CAPABILITIES[need])
     try:
         with _choose_core(check, target, shared) as core:
-            facts = (target.facts, target.seed, target.reference, target.make_core, target.configured)
-            finding = check(CheckContext(core, target.device, *facts))
+            values = {each.name: getattr(target, each.name) for each in fields(Target)}
+            finding = check(CheckContext(core=core, **values))
     except Skip as skip:
         return Outcome(check, SKIPPED, str(skip), finding=skip.finding)
     except CheckFailed as failure:

@@ -68,7 +68,10 @@ class DeviceConformance:
                 f"{type(self).__name__} has no device; set device = 'NAME', or give --hetero-device NAME"
             )
         try:
-            _require_known_xfail(self.xfail)
+            for name, reason in self.xfail.items():
+                choose_checks((), [name])
+                if not isinstance(reason, str) or not reason.strip():
+                    raise UnknownCheckError(f"xfail['{name}'] has no reason; say why the check fails")
             checks = choose_checks(**_read_choice(metafunc.config))
         except UnknownCheckError as error:
             raise pytest.Collector.CollectError(f"{type(self).__name__}: {error}") from error
@@ -127,11 +130,3 @@ def _report(outcome: Outcome) -> None:
         pytest.fail(f"{outcome.check.name}: {outcome.reason}\n{outcome.trace}".rstrip(), pytrace=False)
     if outcome.error is not None:
         raise outcome.error
-
-
-def _require_known_xfail(xfail: Mapping[str, str]) -> None:
-    """Raises UnknownCheckError for an unknown check, and for a check without a reason."""
-    for name, reason in xfail.items():
-        choose_checks((), [name])
-        if not isinstance(reason, str) or not reason.strip():
-            raise UnknownCheckError(f"xfail['{name}'] has no reason; say why the check fails")

@@ -1,7 +1,6 @@
 """Reduces a failing network to a smaller network that still fails: nodes are removed as long as the failure stays.
 
-First the end of the network is cut off by halves, then its beginning, then single pieces anywhere, larger pieces first. Source:
-Zeller & Hildebrandt 2002, minimizing delta debugging, for the last step.
+Pieces anywhere are removed, halves first, single nodes last. Source: Zeller & Hildebrandt 2002, minimizing delta debugging.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ def reduce_network(network: Network, fails: Fails) -> Network:
                 return True
         return False
 
-    names = _shorten([node.name for node in network.nodes], keeps, lambda order, count: order[:count])
-    names = _shorten(names, keeps, lambda order, count: order[len(order) - count :])
-    _remove_pieces(names, keeps)
+    _remove_pieces([node.name for node in network.nodes], keeps)
     # If no node could be removed this is the whole network, because a cut may hide the failure.
     return smallest
 
@@ -60,18 +57,6 @@ def _cut(network: Network, names: Sequence[str]) -> Network | None:
         return cut_subnetwork(network, names) if names else None
     except InvalidNetworkError:
         return None
-
-
-def _shorten(names: list[str], keeps: Callable[[Sequence[str]], bool], take: Callable[[list[str], int], list[str]]) -> list[str]:
-    """Returns the shortest failing end of the list that bisection finds."""
-    low, high = 0, len(names)  # an end of `high` nodes fails, an end of `low` nodes is not known to fail
-    while high - low > 1:
-        middle = (low + high) // 2
-        if keeps(take(names, middle)):
-            high = middle
-        else:
-            low = middle
-    return take(names, high)
 
 
 def _remove_pieces(names: list[str], keeps: Callable[[Sequence[str]], bool]) -> None:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hetero_core.network.contrib_types import knows_contrib, last_opset
-from hetero_core.network.graph import Network, Node
+from hetero_core.network.graph import Network, Node, iterate_nodes
 
 _NO_LIMIT = 2**31 - 1
 
@@ -36,12 +36,11 @@ def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stam
     The engine may lack kernels for a newer opset in which an operator means the same: ONNX Runtime 1.32 has RoiAlign-16, not RoiAlign-22.
     """
     votes: dict[str, Counter[int]] = {}
-    for node in network.nodes:
-        for inner in _iterate_nodes(node):
-            low, high = _range_of_node(inner, newest_of_domain)
-            counter = votes.setdefault(inner.domain, Counter())
-            # For a domain unknown to onnx, the engine's opsets are found by probing.
-            counter.update(range(low, min(high, newest_of_domain.get(inner.domain, 0) or high) + 1))
+    for node in iterate_nodes(network):
+        low, high = _range_of_node(node, newest_of_domain)
+        # For a domain unknown to onnx, the engine's opsets are found by probing.
+        opsets = range(low, min(high, newest_of_domain.get(node.domain, 0) or high) + 1)
+        votes.setdefault(node.domain, Counter()).update(opsets)
     # The counter is empty if no node of the domain fits any opset of the engine; all its nodes are refused below.
     chosen = {}
     for domain, votes_of_opset in votes.items():
@@ -49,7 +48,8 @@ def choose_stamps(network: Network, newest_of_domain: Mapping[str, int]) -> Stam
         chosen[domain] = max(ranks, default=(0, 0, newest_of_domain.get(domain, 1)))[-1]
     refusals = {}
     for node in network.nodes:
-        reason = next(filter(None, (_describe_misfit(inner, chosen, newest_of_domain) for inner in _iterate_nodes(node))), None)
+        inner = (each for body in node.bodies.values() for each in iterate_nodes(body))
+        reason = next(filter(None, (_describe_misfit(each, chosen, newest_of_domain) for each in (node, *inner))), None)
         if reason is not None:
             refusals[node.name] = reason
     return Stamps(MappingProxyType(chosen), MappingProxyType(refusals))
@@ -76,13 +76,6 @@ def _stamp_node(node: Node, opset_of_domain: Mapping[str, int]) -> Node:
         for key, body in node.bodies.items()
     }
     return replace(node.with_bodies(bodies), opset=opset_of_domain.get(node.domain, node.opset))
-
-
-def _iterate_nodes(node: Node) -> Iterator[Node]:
-    yield node
-    for body in node.bodies.values():
-        for inner in body.nodes:
-            yield from _iterate_nodes(inner)
 
 
 def _range_of_node(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int, int]:

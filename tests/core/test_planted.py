@@ -34,8 +34,9 @@ from hetero_template.device import TemplateArray, TemplateDevice
 from hetero_core import Core, Executable, Network, QueryResult, RunContext, hookimpl
 from hetero_core.conformance import contract_resources, contract_runs
 from hetero_core.conformance.catalogue import choose_checks
+from hetero_core.conformance.check import Subject
 from hetero_core.conformance.report import describe_operators, report_to_json
-from hetero_core.conformance.runner import Outcome, Subject, make_target, run_checks
+from hetero_core.conformance.runner import Outcome, make_target, run_checks
 from hetero_core.contract import ConfigKey, DeviceName, Done, OwnOutputs, Payload
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.query import require_all_supported
@@ -1393,12 +1394,14 @@ def test_choice_of_the_configuration_is_set_for_every_check() -> None:
 def test_hanging_check_is_abandoned_and_the_rest_runs() -> None:
     free = threading.Event()
     plant = running(lambda *arguments: free.wait(60) and PlainExecutable.run(*arguments))
-    checks = choose_checks(patterns=["tensors.inputs_are_never_written", "query.unknown_operator_is_refused_with_a_reason"])
+    checks = choose_checks(
+        patterns=["tensors.inputs_are_never_written", "query.refused_network_is_refused_by_load_for_the_same_reasons"]
+    )
     outcomes = list(run_checks(checks, make_target("PLANTED", plugin=plant()), limit=0.5))
     free.set()
     assert {outcome.check.name: (outcome.status, outcome.reason) for outcome in outcomes} == {
         "tensors.inputs_are_never_written": ("failed", "did not end within 0.5 seconds; the device, or the core, hangs"),
-        "query.unknown_operator_is_refused_with_a_reason": ("passed", ""),
+        "query.refused_network_is_refused_by_load_for_the_same_reasons": ("passed", ""),
     }
 
 
@@ -1406,8 +1409,8 @@ def test_device_that_runs_nothing_gets_a_message() -> None:
     plugin = type("Nothing", (PlainDevice,), {"find_refusal": lambda *_: "this device runs nothing at all"})()
     outcomes = {outcome.check.name: outcome for outcome in run_kit(plugin, "query.*", "load.*")}
     assert "it runs nothing that the other checks could use" in outcomes["query.claimed_network_loads"].reason
-    assert outcomes["load.constant_may_be_an_output"].status == "skipped"
-    assert "takes none of Tanh, Sigmoid" in outcomes["load.constant_may_be_an_output"].reason
+    assert outcomes["load.input_may_be_an_output"].status == "skipped"
+    assert "takes none of Tanh, Sigmoid" in outcomes["load.input_may_be_an_output"].reason
 
 
 def test_core_is_closed_after_each_passed_or_failed_check() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hetero_tests.samples import IS_WHOLE, sample_cases
 
 from hetero_core.conformance.catalogue import choose_checks
-from hetero_core.conformance.check import LEVELS
+from hetero_core.conformance.check import LEVELS, Target
 from hetero_core.conformance.report import report_to_json
-from hetero_core.conformance.runner import Outcome, Target, make_target, run_checks
+from hetero_core.conformance.runner import Outcome, make_target, run_checks
 
 # Cases that the kernels toolkit refuses: Gradient differentiates the graph around it, and no kernel can see that graph.
 LEFT_OUT = ["test_gradient_of_add", "test_gradient_of_add_and_mul"]

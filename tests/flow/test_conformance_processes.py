@@ -121,7 +121,7 @@ def test_device_that_hangs_has_less_time_for_further_checks(plant: Plant, monkey
     monkeypatch.setattr(processes_of_the_kit, "HUNG_SECONDS", 1.0)
     monkeypatch.setattr(processes_of_the_kit, "SLOWER", 0)
     plant_code(plant, run="if executable.network.name != 'chain':\n    ctypes.PyDLL(None).pause()")
-    with CheckProcesses(Order(device="BREAKING", patterns=(FORK, "load.constant*"), limit=3)) as processes:
+    with CheckProcesses(Order(device="BREAKING", patterns=(FORK, "load.input_may*"), limit=3)) as processes:
         outcomes = list(processes.run_checks())
     hangs = [outcome.reason for outcome in outcomes if "hangs" in outcome.reason]
     assert [reason.partition(";")[0] for reason in hangs[:2]] == [
@@ -224,7 +224,7 @@ def test_device_that_does_not_open_has_a_whole_report(plant: Plant, tmp_path: Pa
     assert failure["name"] == "lifetime.device_opens_before_all_checks"
     assert reason in failure["reason"]
     assert report["left_out"] == [{"checks": report["not_run"], "reason": "the device cannot be opened and closed again"}]
-    assert report["not_run"] > 90
+    assert report["not_run"] > 80
     assert json.loads(badge.read_text())["message"].startswith("1 failed, 0 passed")
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,10 +50,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to run a graph. `pins` of a split name a device for each node; with `is_imported` the network is exported and imported.
-
-    With `is_exported` it is exported before it runs, for a later import with the same device, configuration and pins.
-    """
+    """A way to run a graph. `pins` of a split name a device for each node; with `is_imported` the network is exported and imported."""
 
     name: str
     device: str
@@ -61,11 +58,6 @@ class Way:
     is_preset: bool = False
     is_imported: bool = False
     pins: Mapping[str, str] = field(default_factory=dict)
-    is_exported: bool = False
-
-
-Blobs = dict[tuple[Any, ...], bytes]
-"""Exported blobs, by device, configuration and pins."""
 
 
 class Failure(NamedTuple):
@@ -86,8 +78,7 @@ class Trial:
 
     def find_failure(self, core: Core, ways: Sequence[Way]) -> Failure | None:
         """Returns the first failure among these ways, or None."""
-        blobs: Blobs = {}
-        failures = (Failure(way, text) for way in ways if (text := self._try_way(core, way, blobs)) is not None)
+        failures = (Failure(way, text) for way in ways if (text := self._try_way(core, way)) is not None)
         return next(failures, None)
 
     def find_dispute(self) -> str | None:
@@ -95,9 +86,9 @@ class Trial:
         disputes = (expectation.describe_dispute() for expectation in self.expectations)
         return next((text for text in disputes if text is not None), None)
 
-    def _try_way(self, core: Core, way: Way, blobs: Blobs) -> str | None:
+    def _try_way(self, core: Core, way: Way) -> str | None:
         try:
-            with self._load(core, way, blobs) as loaded:
+            with self._load(core, way) as loaded:
                 return self._run(loaded, way)
         except UnsupportedNodesError as error:
             # The query covers the whole network; a device may take a node as part of a fusion and refuse it alone in a split.
@@ -105,24 +96,18 @@ class Trial:
         except Exception as error:  # noqa: BLE001  # a device may raise anything; the error is the failure
             return f"{type(error).__name__}: {error}"
 
-    def _load(self, core: Core, way: Way, blobs: Blobs) -> ExecutableNetwork:
-        """Returns the network loaded for this way. An import takes the blob of an earlier way, if a way has exported it."""
-        key = (way.device, tuple(way.config.items()), tuple(way.pins.items()))
-        if way.is_imported and key in blobs:
-            return core.import_network(blobs[key], way.device)
+    def _load(self, core: Core, way: Way) -> ExecutableNetwork:
+        """Returns the network loaded for this way."""
         network = self.network
         if way.pins:
             network = network.with_affinity({name: device for name, device in way.pins.items() if name in network.index_of_node})
         loaded = core.load_network(network, way.device, dict(way.config))
-        if not (way.is_exported or way.is_imported):
-            return loaded
-        stream = io.BytesIO()
-        loaded.export_network(stream)
-        blobs[key] = stream.getvalue()
         if not way.is_imported:
             return loaded
-        loaded.close()
-        return core.import_network(blobs[key], way.device)
+        stream = io.BytesIO()
+        with loaded:
+            loaded.export_network(stream)
+        return core.import_network(stream.getvalue(), way.device)
 
     def _run(self, loaded: ExecutableNetwork, way: Way) -> str | None:
         request = loaded.create_infer_request()
@@ -204,7 +189,7 @@ def _list_whole(core: Core, subject: Subject) -> list[Way]:
     has_threads = "INFERENCE_NUM_THREADS" in core.config_keys(subject.device)
     single, double = ({**config, "INFERENCE_NUM_THREADS": count} if has_threads else config for count in (1, 2))
     ways = [
-        Way("one thread", subject.device, single, is_exported=subject.exports),
+        Way("one thread", subject.device, single),
         Way("two threads, preset outputs", subject.device, double, is_preset=True),
     ]
     return [*ways, Way("imported", subject.device, single, is_imported=True)] if subject.exports else ways
@@ -223,8 +208,10 @@ def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> l
     if not pins:
         return []
     config = dict(subject.config or {})
-    split = Way("split", device, config, pins=pins, is_exported=subject.exports)
-    return [split, Way("split, imported, preset outputs", device, config, True, subject.exports, pins)]
+    return [
+        Way("split", device, config, pins=pins),
+        Way("split, imported, preset outputs", device, config, True, subject.exports, pins),
+    ]
 
 
 def draw_pins(core: Core, network: Network, devices: Sequence[str], random: Random) -> dict[str, str]:
@@ -276,21 +263,8 @@ def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, Failure
         return False
 
     parts: list[Network] = []
-    smallest = _drop_outputs(reduce_network(trial.network, fails), fails)
-    if smallest is not trial.network:
-        # Nodes that only served the dropped outputs can be removed now.
-        smallest = reduce_network(smallest, fails)
+    smallest = reduce_network(trial.network, fails)
     return smallest, failures[id(smallest)]
-
-
-def _drop_outputs(network: Network, fails: Callable[[Network], bool]) -> Network:
-    """Returns the network without those outputs that the failure does not need."""
-    for spec in network.outputs:
-        rest = tuple(output for output in network.outputs if output.name != spec.name)
-        smaller = replace(network, outputs=rest)
-        if rest and fails(smaller):
-            network = smaller
-    return network
 
 
 def find_failure(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> Failure | None:

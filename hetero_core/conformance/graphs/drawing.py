@@ -31,23 +31,8 @@ def ints(*numbers: int) -> Any:
 # Elementwise functions
 
 _PLAIN = (
-    *(
-        "Relu",
-        "Sigmoid",
-        "Tanh",
-        "Neg",
-        "Abs",
-        "Erf",
-        "HardSwish",
-        "Softplus",
-        "Softsign",
-        "Identity",
-        "Sin",
-        "Cos",
-        "Mish",
-        "Floor",
-    ),
-    *("Ceil", "Round", "Sign", "Exp", "LeakyRelu", "Elu", "Celu", "HardSigmoid", "ThresholdedRelu"),
+    "Relu Sigmoid Tanh Neg Abs Erf HardSwish Softplus Softsign Identity Sin Cos Mish Floor Ceil Round Sign Exp LeakyRelu Elu Celu "
+    "HardSigmoid ThresholdedRelu"
 )
 
 
@@ -69,7 +54,7 @@ def grow_unary(b: GraphBuilder) -> None:
         case "prelu":
             b.node("PRelu", x, b.weight(*(size or 1 for size in x.shape[b.integer(0, x.rank) :]), deviation=0.3))
         case _:
-            b.node(b.choose(*_PLAIN), x)
+            b.node(b.choose(*_PLAIN.split()), x)
 
 
 def grow_written_out(b: GraphBuilder) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -283,14 +283,8 @@ def run_engine(model: bytes, feeds: Mapping[str, Any]) -> list[Any] | None:
     if find_spec("onnxruntime") is None or not is_exact_reference(onnx.load_from_string(model)):
         return None
     try:
-        return list(_open_session(model).run(None, dict(feeds)))
+        return list(open_reference_session(model).run(None, dict(feeds)))
     except Exception as error:  # ONNX Runtime's errors have no common class; other errors are raised again
         if type(error).__module__.startswith("onnxruntime"):
             return None
         raise
-
-
-@lru_cache(maxsize=1)
-def _open_session(model: bytes) -> Any:
-    """Returns a session of ONNX Runtime; the last session is cached for the next run of the same model."""
-    return open_reference_session(model)

@@ -12,6 +12,8 @@ from typing import Any
 from hetero_core.contract import BlobCheck, DeviceName, Executable, Extension, Payload, QueryResult
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY
 from hetero_core.devices.query import answer_query, require_all_supported
+from hetero_core.engines.inspection import dtype_of_input
+from hetero_core.engines.known_errors import find_error
 from hetero_core.errors import BlobMismatchError
 from hetero_core.hookspecs import hookimpl
 from hetero_core.kernels.program import evaluate_node
@@ -179,12 +181,8 @@ def find_card_refusals(network: Network, extensions: Mapping[tuple[str, str], An
 
     `extensions` are custom operators that the Core knows, functions on host arrays: they run there, between counted copies.
     """
-    reasons = find_refusals(network, extensions=extensions, dtypes=DTYPES)
-    for node in network.nodes:
-        reason = reasons.get(node.name) or _refuse_node(node, network)
-        if reason is not None:
-            reasons[node.name] = reason
-    return reasons
+    own = {node.name: reason for node in network.nodes if (reason := find_error(node, network, _refuse_node)) is not None}
+    return own | find_refusals(network, extensions=extensions, dtypes=DTYPES)
 
 
 def _refuse_node(node: Node, graph: Graph) -> str | None:
@@ -198,15 +196,7 @@ def _refuse_node(node: Node, graph: Graph) -> str | None:
             return f"value '{value}' of {node.operator} has dtype {value_type.dtype}; a card has {', '.join(sorted(DTYPES))}"
     reduction = node.attributes.get("reduction", "none")
     if node.op_type in ("ScatterElements", "ScatterND") and not node.domain and reduction != "none":
-        value_type = graph.type_of(node.inputs[0])
-        if value_type is None and node.inputs[0] in graph.initializers:
-            value_type = graph.initializers[node.inputs[0]].type
-        dtype = value_type.dtype if isinstance(value_type, TensorType) else None
+        dtype = dtype_of_input(node, graph)
         if reduction not in ATOMIC_REDUCTIONS or dtype not in ATOMIC_DTYPES:
             return f"reduction '{reduction}' of {node.operator} on {dtype or 'an unknown type'} has no atomic instruction"
-    for attribute, body in node.bodies.items():
-        for inner in body.nodes:
-            reason = _refuse_node(inner, body)
-            if reason is not None:
-                return f"node '{inner.name}' in {attribute} of {node.operator}: {reason}"
     return None

@@ -15,8 +15,8 @@ from hetero_tests.samples import IS_WHOLE, require_check, sample_cases
 
 from hetero_core import hookimpl
 from hetero_core.conformance.catalogue import choose_checks
-from hetero_core.conformance.check import Check
-from hetero_core.conformance.runner import SharedCore, Target, make_target
+from hetero_core.conformance.check import Check, Target
+from hetero_core.conformance.runner import SharedCore, make_target
 
 # Kinds of checks that say more of the toolkit's kernels than of the card; one in three runs.
 _SAMPLED = ("contrib.", "graphs.", "models.")

@@ -80,8 +80,8 @@ class OrtExecutable(Executable):
         self._names = [spec.name for spec in self.inputs]
         self._output_names = [spec.name for spec in self.outputs]
         self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
-        self._makes_little = all(0 <= _count(spec) <= SMALL for spec in self.outputs)
-        self._is_fixed = all(_count(spec) >= 0 for spec in (*self.inputs, *self.outputs))
+        self._makes_little = all(nbytes is not None and nbytes <= SMALL for nbytes in map(count_bytes, self.outputs))
+        self._is_fixed = None not in map(count_bytes, (*self.inputs, *self.outputs))
         self._may_be_empty = any(_may_be_empty(spec) for spec in self.inputs)
         self._may_be_large = not (self._is_fixed or settings.widens) and settings.provider == CPU_PROVIDER and has_open_sum(network)
         # ONNX Runtime 1.32 ends the process at sums and products of no quantized numbers if it has several threads.
@@ -274,11 +274,6 @@ def _may_be_empty(spec: ValueSpec) -> bool:
 def _own(value: Any) -> Any:
     """Returns a copy of an array: the toolkit may return an input or a constant as it is."""
     return np.array(value, order="C") if isinstance(value, np.ndarray) else value
-
-
-def _count(spec: ValueSpec) -> int:
-    count = count_bytes(spec)
-    return -1 if count is None else count
 
 
 def _bind(bind: Any, spec: ValueSpec, array: np.ndarray[Any, Any]) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 from hetero_core.contract import ConfigKey
 from hetero_core.dtypes import bits_of_dtype, onnx_of_dtype
 from hetero_core.engines.inspection import dtype_of_input, dtype_of_value, find_shape, has_input
+from hetero_core.engines.known_errors import Condition
 from hetero_core.errors import LoadError
-from hetero_core.network.graph import EMPTY, Network, iterate_graphs
+from hetero_core.network.graph import EMPTY, Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.network.writer import network_to_bytes, network_to_skeleton
@@ -93,14 +94,11 @@ def build_session(
     def open_network(network: Network) -> Loaded:
         options = make_session_options(engine, settings, entries, **more)
         model, arrays = _write_model(engine, network, options)
-        rewrites = {
-            "QDQPropagationTransformer": _moves_wrongly(network),
-            "QDQS8ToU8Transformer": saturates,  # makes uint8 of int8 in front of int8 weights
-            "SkipLayerNormFusion": _has_single_scale(network),
-            "ExpandElimination": _expands_to_nothing(network),
-            "MatmulTransposeFusion": _may_turn_halves(network),
-        }
-        disabled = [name for name, is_wrong in rewrites.items() if is_wrong]
+        nodes = [(node, graph) for graph in iterate_graphs(network) for node in graph.nodes]
+        disabled = ["QDQS8ToU8Transformer"] if saturates else []  # makes uint8 of int8 in front of int8 weights
+        for name, (operators, is_wrong) in _REWRITES.items():
+            if any(node.op_type in operators and is_wrong(node, graph) for node, graph in nodes):
+                disabled.append(name)
         return Loaded(open_session(engine.module, model, options, settings.provider, disabled=disabled), arrays)
 
     try:
@@ -126,47 +124,38 @@ def make_session_options(engine: OrtEngine, settings: Settings, entries: Mapping
     return options
 
 
-def _moves_wrongly(network: Network) -> bool:
-    """Says whether the engine moves dequantizations of a network wrongly.
+def _moves_wrongly(node: Node, graph: Graph) -> bool:
+    """Says whether the engine moves a dequantization wrongly.
 
     ONNX Runtime 1.32 repeats a dequantization behind a node that moves its values (Transpose, Reshape, Slice), with a QuantizeLinear before
     it. That QuantizeLinear silently makes uint8 without a zero point, from opset 21 also with a zero point of int8, and does not take
     int32.
     """
-    for node in network.nodes:
-        if node.op_type == "DequantizeLinear" and node.inputs[0] not in network.initializers:
-            dtype = dtype_of_input(node, network)
-            if dtype == "int32" or (dtype != "uint8" and (not has_input(node, 2) or node.opset >= 21)):
-                return True
-    return False
+    dtype = dtype_of_input(node, graph)
+    is_wrong = dtype == "int32" or (dtype != "uint8" and (not has_input(node, 2) or node.opset >= 21))
+    return is_wrong and node.inputs[0] not in graph.initializers
 
 
-def _may_turn_halves(network: Network) -> bool:
-    """Says whether ONNX Runtime 1.32 may end the process: at a float16 product with a batch that a Transpose moved from the front."""
-    dtypes = [dtype_of_value(node.outputs[0], network) for node in network.nodes if node.op_type == "MatMul" and not node.domain]
-    return "float16" in dtypes and any(node.op_type == "Transpose" for node in network.nodes)
+def _may_turn_halves(node: Node, graph: Graph) -> bool:
+    return dtype_of_value(node.outputs[0], graph) == "float16" and any(each.op_type == "Transpose" for each in graph.nodes)
 
 
-def _expands_to_nothing(network: Network) -> bool:
-    """Says whether a constant size of an Expand may be 0: ONNX Runtime 1.32 takes it for the size that is there, and removes the node.
-
-    A size that is computed may become a constant when the engine folds.
-    """
-    return any(
-        node.op_type == "Expand" and 0 in getattr(graph.initializers.get(node.inputs[1]), "array", (0,))
-        for graph in iterate_graphs(network)
-        for node in graph.nodes
-    )
-
-
-def _has_single_scale(network: Network) -> bool:
-    """Says whether a normalization has a single scale: behind an Add, ONNX Runtime 1.32 fuses it and fails in a run."""
-    return any(
-        node.op_type in ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
-        and all(size == 1 for size in find_shape(node, graph, 1) or ())
-        for graph in iterate_graphs(network)
-        for node in graph.nodes
-    )
+_REWRITES: Mapping[str, tuple[tuple[str, ...], Condition]] = {
+    "QDQPropagationTransformer": (("DequantizeLinear",), _moves_wrongly),
+    # Behind an Add, ONNX Runtime 1.32 fuses a normalization with a single scale and fails in a run.
+    "SkipLayerNormFusion": (
+        ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
+        lambda node, graph: all(size == 1 for size in find_shape(node, graph, 1) or ()),
+    ),
+    # ONNX Runtime 1.32 takes a size of 0 for the size that is there, and removes the node; a computed size may become a constant.
+    "ExpandElimination": (
+        ("Expand",),
+        lambda node, graph: 0 in getattr(graph.initializers.get(node.inputs[1]), "array", (0,)),
+    ),
+    # ONNX Runtime 1.32 may end the process at a float16 product with a batch that a Transpose moved from the front.
+    "MatmulTransposeFusion": (("MatMul",), _may_turn_halves),
+}
+"""Rewrite of the engine -> operators, and the condition of a node under which it is wrong and therefore disabled."""
 
 
 def _write_model(engine: OrtEngine, network: Network, options: Any) -> tuple[bytes, tuple[Any, ...]]:

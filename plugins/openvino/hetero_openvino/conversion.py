@@ -16,6 +16,7 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import TensorType
 from hetero_core.network.writer import network_to_bytes, write_network
+from hetero_core.transforms.rewrite import Replacement, replace_nodes
 from hetero_openvino.corrections import correct_model
 
 _LARGEST_IN_MEMORY = 2**30
@@ -51,20 +52,22 @@ def _state_lengths(network: Network) -> Network:
 
     OpenVINO 2026.4 converts no reduction with axes of unknown length, and ignores the declared type of a value.
     """
-    names, nodes, initializers = FreshNames(network), list[Node](), dict(network.initializers)
-    for node in network.nodes:
+    names = FreshNames(network)
+
+    def state_length(node: Node) -> Replacement | None:
         is_open = node.op_type in ("ConstantOfShape", "Range", "Slice") and not node.domain and node.opset >= _RESHAPE_OPSET
         value_type = network.type_of(node.outputs[0]) if is_open else None
         shape = value_type.shape if isinstance(value_type, TensorType) and value_type.dtype in ("int32", "int64") else None
         if not shape or len(shape) > 1 or not isinstance(shape[0], int) or shape[0] < 1:
-            nodes.append(node)
-            continue
+            return None
         source, length = names.value(f"{node.name}/list"), names.value(f"{node.name}/length")
-        initializers[length] = Initializer.of_array(np.array(shape, np.int64))
-        reshape = names.node(f"{node.name}/reshape")
-        nodes.append(replace(node, outputs=(source,)))
-        nodes.append(Node(reshape, "Reshape", (source, length), node.outputs, "", node.opset, _RESHAPE_OPSET, EMPTY))
-    return replace(network, nodes=tuple(nodes), initializers=MappingProxyType(initializers))
+        name = names.node(f"{node.name}/reshape")
+        reshape = Node(name, "Reshape", (source, length), node.outputs, "", node.opset, _RESHAPE_OPSET, EMPTY)
+        return Replacement(
+            (replace(node, outputs=(source,)), reshape), {}, {length: Initializer.of_array(np.array(shape, np.int64))}
+        )
+
+    return replace_nodes(network, state_length)
 
 
 def _read(core: Any, network: Network) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -121,10 +121,7 @@ class OpenvinoDevice(EngineDevice):
             raise LoadError(
                 f"OpenVINO {self.version} cannot load network '{network.name}' on {device.id or 'CPU'}: {shorten_message(str(error))}"
             ) from error
-        measured = self._prepare_measured(device, network, config)
-        return OpenvinoExecutable(
-            self._engine, network, compiled, ports, streams=properties[STREAMS_KEY], compile_measured=measured
-        )
+        return self._open(device, network, config, compiled, ports)
 
     def _compile(self, model: Any, ports: Ports, device: str, properties: Mapping[str, Any]) -> tuple[Any, Ports]:
         """Returns the compiled model (None if all outputs are inputs) and its ports."""
@@ -136,13 +133,21 @@ class OpenvinoDevice(EngineDevice):
             ports = computed
         return None, ports
 
-    def _prepare_measured(
-        self, device: DeviceName, network: Network, config: Mapping[str, Any]
-    ) -> Callable[[], OpenvinoExecutable] | None:
-        """Returns a function that compiles the network with profiling; None if `config` asks for that already."""
-        if config["PERF_COUNT"]:
-            return None
-        return lambda: self.compile(device, network, self.stamp(network), {**config, "PERF_COUNT": True})
+    def _open(
+        self,
+        device: DeviceName,
+        network: Network,
+        config: Mapping[str, Any],
+        compiled: Any,
+        ports: Ports,
+        blob: memoryview | None = None,
+    ) -> OpenvinoExecutable:
+        def compile_measured() -> OpenvinoExecutable:
+            return self.compile(device, network, self.stamp(network), {**config, "PERF_COUNT": True})
+
+        again = None if config["PERF_COUNT"] else compile_measured
+        streams = config[STREAMS_KEY]
+        return OpenvinoExecutable(self._engine, network, compiled, ports, streams=streams, blob=blob, compile_measured=again)
 
     def store(self, executable: OpenvinoExecutable) -> Mapping[str, Any]:
         """The engine's own export, and the ports of its model; empty if all outputs are inputs."""
@@ -157,14 +162,8 @@ class OpenvinoDevice(EngineDevice):
     ) -> Executable:
         """Imports the engine's own export."""
         own = device.id or "CPU"
-        properties = _translate(config, own)
-        compiled = self._engine.core.import_model(open_tensor(self._engine.module, stored["model"]), own, dict(properties))
-        ports = Ports.unpack(bytes(stored["ports"]))
-        measured = self._prepare_measured(device, network, config)
-        streams = properties[STREAMS_KEY]
-        return OpenvinoExecutable(
-            self._engine, network, compiled, ports, streams=streams, blob=stored["model"], compile_measured=measured
-        )
+        compiled = self._engine.core.import_model(open_tensor(self._engine.module, stored["model"]), own, _translate(config, own))
+        return self._open(device, network, config, compiled, Ports.unpack(bytes(stored["ports"])), stored["model"])
 
 
 def _translate(config: Mapping[str, Any], device: str) -> dict[str, Any]:

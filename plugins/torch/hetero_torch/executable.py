@@ -126,9 +126,13 @@ class TorchNamespace:
         """Returns tensors along a new axis."""
         return torch.stack(tuple(tensors), axis)
 
-    def transpose(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
-        """Returns x with its axes in another order."""
-        return x.permute(axes)
+    def transpose(self, x: Tensor, axes: tuple[int, ...] | None) -> Tensor:
+        """Returns x with its axes in another order, None for the reverse order."""
+        return x.permute(tuple(reversed(range(x.ndim))) if axes is None else axes)
+
+    def broadcast_to(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Returns x as a view in a larger shape."""
+        return x.expand(shape)
 
     def moveaxis(self, x: Tensor, source: int, target: int) -> Tensor:
         """Returns x with one axis moved."""

@@ -7,7 +7,7 @@ All further kernels of the toolkit run with NumPy on the host, which is the proc
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pkgutil import iter_modules
@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from hetero_core.engines.known_errors import find_error
 from hetero_core.errors import enumerate_choices
 from hetero_core.kernels.registry import NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, find_refusals
 from hetero_core.kernels.tables import KernelTable, Key
-from hetero_core.network.graph import Graph, Node
+from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.types import TensorType, ValueType
 from hetero_torch import operators
 from hetero_torch.arrays import DTYPES
@@ -35,33 +36,46 @@ SINGLE = HALVES | {"float32"}
 SIGNED = frozenset({"int8", "int16", "int32", "int64"})
 NUMBERS = FLOATS | SIGNED | {"uint8"}
 
-_MOVING = "Concat DepthToSpace Flatten Identity If Loop Scan Shape Size SpaceToDepth Split Squeeze Unsqueeze"
+_MOVING = (
+    "Concat DepthToSpace Expand Flatten Identity If Loop Reshape Scan Shape Size SpaceToDepth Split Squeeze Transpose Unsqueeze"
+)
 TENSOR_KERNELS = frozenset(_MOVING.split())
 """Operators that only move elements, or call bodies: the toolkit's kernels run on tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A function of PyTorch. `dtypes` are the types of its first input; with `widens` halves are computed in float32 and rounded once."""
+    """A function of PyTorch. `dtypes` are the types of its first input; with `widens` halves are computed in float32 and rounded once.
+
+    `choices` limits attributes, and `outputs` the number of outputs, as in a declaration of the toolkit, beyond the toolkit's own limits.
+    """
 
     function: Callable[..., Any]
     dtypes: Dtypes
     widens: bool
     refuse: Refuse | None
+    choices: Mapping[str, tuple[Any, ...]]
+    outputs: int | None
 
 
 _TABLE: dict[tuple[str, int], Operator] = {}
 
 
 def operator(
-    op_type: str, *since: int, dtypes: Dtypes = DTYPES, widens: bool = False, refuse: Refuse | None = None
+    op_type: str,
+    *since: int,
+    dtypes: Dtypes = DTYPES,
+    widens: bool = False,
+    refuse: Refuse | None = None,
+    choices: Mapping[str, tuple[Any, ...]] = EMPTY,
+    outputs: int | None = None,
 ) -> Callable[[Function], Function]:
     """Registers a function for versions of an operator; without versions, for every version of the toolkit."""
 
     def register(function: Function) -> Function:
         for version in since or (0,):
             assert (op_type, version) not in _TABLE, f"two functions for {op_type}-{version}"
-            _TABLE[op_type, version] = Operator(function, dtypes, widens, refuse)
+            _TABLE[op_type, version] = Operator(function, dtypes, widens, refuse, choices, outputs)
         return function
 
     return register
@@ -109,7 +123,14 @@ TORCH_KERNELS = TorchTable()
 def _adapt(record: KernelRecord, node: Node) -> KernelRecord:
     own = find_operator(node)
     if own is not None:
-        return replace(record, function=_dispatch(_widen(own.function) if own.widens else own.function, record.function))
+        more = record.dtypes[1:] if isinstance(record.dtypes, tuple) else (record.dtypes,)
+        return replace(
+            record,
+            function=_dispatch(_widen(own.function) if own.widens else own.function, record.function),
+            dtypes=(own.dtypes & record.dtypes_of_input(0), *more),
+            choices={**record.choices, **own.choices},
+            outputs=record.outputs if own.outputs is None else own.outputs,
+        )
     if node.op_type == "Size" and not node.domain:
         return replace(record, function=_count_elements)
     if node.domain or node.op_type not in TENSOR_KERNELS:
@@ -158,35 +179,18 @@ def find_torch_refusals(
     `dtypes` are the element types of the place; with `shares_memory` its tensors lie in the host's memory, and NumPy computes on them.
     `extensions` are custom operators, functions on arrays of the host.
     """
-    own = _iterate_refusals(network, {}, dtypes=dtypes, shares_memory=shares_memory, extensions=extensions)
-    return {node.name: reason for node, reason in own} | find_refusals(network, extensions=extensions, dtypes=dtypes)
 
+    def check(node: Node, graph: Graph) -> str | None:
+        # An output without readers may be of unknown type.
+        values = (name for name in (*node.reads, *node.writes) if name in node.reads or graph.type_of(name) is not None)
+        faults = ((name, _refuse_type(graph.type_of(name), dtypes)) for name in values)
+        reason = next((f"value '{name}' of {node.operator} {fault}" for name, fault in faults if fault is not None), None)
+        if reason is not None or (node.domain, node.op_type) in extensions:
+            return reason
+        return _refuse_operator(node, [graph.type_of(name) if name else None for name in node.inputs], shares_memory=shares_memory)
 
-def _iterate_refusals(
-    graph: Graph,
-    outer: Mapping[str, ValueType],
-    *,
-    dtypes: Dtypes,
-    shares_memory: bool,
-    extensions: Mapping[tuple[str, str], Any],
-) -> Iterator[tuple[Node, str]]:
-    """Yields the nodes of a graph that this device does not run, each with the reason; `outer` has the types of the graphs around it."""
-    known = {**outer, **graph.types, **{name: constant.type for name, constant in graph.initializers.items()}}
-    for node in graph.nodes:
-        values = (name for name in (*node.reads, *node.writes) if name in known or name not in node.writes)
-        reasons = ((name, _refuse_type(known.get(name), dtypes)) for name in values)
-        reason = next((f"value '{name}' of {node.operator} {fault}" for name, fault in reasons if fault is not None), None)
-        if reason is None and (node.domain, node.op_type) not in extensions:
-            reason = _refuse_operator(
-                node, [known.get(name) if name else None for name in node.inputs], shares_memory=shares_memory
-            )
-        for attribute, body in node.bodies.items() if reason is None else ():
-            inner = next(_iterate_refusals(body, known, dtypes=dtypes, shares_memory=shares_memory, extensions=extensions), None)
-            if inner is not None:
-                reason = f"node '{inner[0].name}' in {attribute} of {node.operator}: {inner[1]}"
-                break
-        if reason is not None:
-            yield node, reason
+    own = {node.name: reason for node in network.nodes if (reason := find_error(node, network, check)) is not None}
+    return own | find_refusals(network, extensions=extensions, dtypes=dtypes, table=TORCH_KERNELS)
 
 
 def _refuse_type(value_type: ValueType | None, dtypes: Dtypes) -> str | None:
@@ -201,16 +205,13 @@ def _refuse_type(value_type: ValueType | None, dtypes: Dtypes) -> str | None:
 
 def _refuse_operator(node: Node, types: Types, *, shares_memory: bool) -> str | None:
     own = find_operator(node)
-    if own is None:
-        record = TOOLKIT.find(node)
-        # Bodies compute on tensors, so that a kernel with bodies cannot run on the host.
-        runs_on_host = shares_memory and record is not None and not record.bodies
-        is_claimed = runs_on_host or (not node.domain and node.op_type in TENSOR_KERNELS)
-        return None if is_claimed else f"there is no function of PyTorch for {node.operator}; HETERO:TORCH,CPU runs it on CPU"
-    dtype = dtype_of(types, 0)
-    if dtype is not None and dtype not in own.dtypes:
-        return f"input '{node.inputs[0]}' of {node.operator} has dtype {dtype}; implemented: {enumerate_choices(own.dtypes)}"
-    return None if own.refuse is None else own.refuse(node, types)
+    if own is not None:
+        return None if own.refuse is None else own.refuse(node, types)
+    record = TOOLKIT.find(node)
+    # Bodies compute on tensors, so that a kernel with bodies cannot run on the host.
+    runs_on_host = shares_memory and record is not None and not record.bodies
+    is_claimed = runs_on_host or (not node.domain and node.op_type in TENSOR_KERNELS)
+    return None if is_claimed else f"there is no function of PyTorch for {node.operator}; HETERO:TORCH,CPU runs it on CPU"
 
 
 def dtype_of(types: Types, index: int) -> str | None:
@@ -223,30 +224,3 @@ def rank_of(types: Types, index: int) -> int | None:
     """Returns the rank of an input, None if it is not known."""
     value_type = types[index] if index < len(types) else None
     return None if not isinstance(value_type, TensorType) or value_type.shape is None else len(value_type.shape)
-
-
-def refuse_attributes(**allowed: tuple[Any, ...]) -> Refuse:
-    """Returns a check that allows only these values of attributes."""
-
-    def refuse(node: Node, types: Types) -> str | None:
-        for name, values in allowed.items():
-            if name in node.attributes and node.attributes[name] not in values:
-                listed = enumerate_choices(str(value) for value in values)
-                return f"attribute '{name}' of {node.operator} is {node.attributes[name]!r}; implemented: {listed}"
-        return None
-
-    return refuse
-
-
-def refuse_outputs(count: int) -> Refuse:
-    """Returns a check that refuses outputs from this position on."""
-
-    def refuse(node: Node, types: Types) -> str | None:
-        return f"output '{node.outputs[count]}' of {node.operator} is not implemented" if any(node.outputs[count:]) else None
-
-    return refuse
-
-
-def refuse_any(*checks: Refuse) -> Refuse:
-    """Returns a check that joins several checks."""
-    return lambda node, types: next((reason for check in checks if (reason := check(node, types)) is not None), None)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from hetero_core.conformance.check import Check
-from hetero_core.conformance.runner import FAILED, SKIPPED, SharedCore, Target, make_target, run_check
+from hetero_core.conformance.check import Check, Target
+from hetero_core.conformance.runner import FAILED, SKIPPED, SharedCore, make_target, run_check
 
 IS_WHOLE = bool(os.environ.get("WHOLE_KIT"))
 """True in the session that runs all checks."""

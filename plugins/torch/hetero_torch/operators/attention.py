@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from hetero_core.kernels.operators.attention import allow_positions
 from hetero_core.kernels.precision import integers_of
-from hetero_torch.table import FLOATS, SINGLE, operator, refuse_any, refuse_attributes, refuse_outputs
+from hetero_torch.table import FLOATS, SINGLE, operator
 
 
-@operator("Attention", dtypes=SINGLE, widens=True, refuse=refuse_any(refuse_attributes(softmax_precision=(1,)), refuse_outputs(3)))
+@operator("Attention", dtypes=SINGLE, widens=True, choices={"softmax_precision": (1,)}, outputs=3)
 def attention(
     q: Tensor,
     k: Tensor,

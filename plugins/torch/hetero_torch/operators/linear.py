@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from hetero_core.kernels.windows import lay_windows
 from hetero_core.network.graph import Node
-from hetero_torch.table import FLOATS, Types, operator, rank_of, refuse_any, refuse_attributes
+from hetero_torch.table import FLOATS, Types, operator, rank_of
 
 Sizes = tuple[int, ...]
 _CONVOLUTIONS = {3: functional.conv1d, 4: functional.conv2d, 5: functional.conv3d}
@@ -68,8 +68,8 @@ def flatten_pads(pads: tuple[tuple[int, int], ...]) -> list[int]:
     return [width for widths in reversed(pads) for width in widths]
 
 
-def _refuse_output_padding(node: Node, types: Types) -> str | None:
-    """Refuses more output_padding than PyTorch takes: less than the stride or the dilation."""
+def _refuse_transposed(node: Node, types: Types) -> str | None:
+    """Refuses ranks, negative pads, and more output_padding than PyTorch takes: less than the stride or the dilation."""
     padding = node.attributes.get("output_padding", ())
     steps = (node.attributes.get(name) or (1,) * len(padding) for name in ("strides", "dilations"))
     if any(size >= max(stride, dilation) for size, stride, dilation in zip(padding, *steps, strict=False)):
@@ -78,14 +78,15 @@ def _refuse_output_padding(node: Node, types: Types) -> str | None:
         return f"pads {list(node.attributes['pads'])} of {node.operator} are negative"
     if "output_shape" in node.attributes:
         return f"attribute 'output_shape' of {node.operator} is not implemented"
-    return None
+    return refuse_rank(node, types)
 
 
 @operator(
     "ConvTranspose",
     dtypes=FLOATS,
     widens=True,
-    refuse=refuse_any(refuse_rank, refuse_attributes(auto_pad=("NOTSET", "VALID")), _refuse_output_padding),
+    choices={"auto_pad": ("NOTSET", "VALID")},
+    refuse=_refuse_transposed,
 )
 def conv_transpose(
     x: Tensor,

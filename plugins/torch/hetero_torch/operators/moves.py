@@ -1,11 +1,9 @@
-"""Shape, order, type and picked slices: Reshape, Transpose, Expand, Slice, Pad, Cast, Gather."""
+"""Type, borders and picked slices: Slice, Pad, Cast, Gather."""
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -18,30 +16,6 @@ from hetero_torch.arrays import torch_dtype
 from hetero_torch.table import Types, dtype_of, operator
 
 Sizes = tuple[int, ...]
-
-
-@operator("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
-def reshape(x: Tensor, shape: Any, *, allowzero: int = 0) -> Tensor:
-    """Returns x in a shape in which 0 keeps a size unless allowzero, and -1 takes the rest. Source: ONNX Reshape-25."""
-    sizes = [x.shape[axis] if size == 0 and not allowzero else size for axis, size in enumerate(integers_of(shape))]
-    if -1 in sizes and 0 in sizes:
-        if allowzero:
-            raise ValueError(f"shape {sizes} has both -1 and 0, which leaves the size of -1 open where allowzero is 1")
-        others = prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = x.numel() // others if others else 0
-    return x.reshape(sizes)
-
-
-@operator("Transpose")
-def transpose(x: Tensor, *, perm: Sizes | None = None) -> Tensor:
-    """Returns x with its axes in the order `perm`, reversed without it. Source: ONNX Transpose-25."""
-    return x.permute(tuple(reversed(range(x.ndim))) if perm is None else perm)
-
-
-@operator("Expand")
-def expand(x: Tensor, shape: Any) -> Tensor:
-    """Returns x broadcast together with a shape. Source: ONNX Expand-13."""
-    return x.expand(np.broadcast_shapes(tuple(x.shape), integers_of(shape)))
 
 
 @operator("Slice", 10, 11, 13)

@@ -7,15 +7,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from hetero_core.kernels.precision import normalize_axis
-from hetero_torch.table import FLOATS, SINGLE, operator, refuse_any, refuse_attributes, refuse_outputs
+from hetero_torch.table import FLOATS, SINGLE, operator
 
-_STASH = refuse_attributes(stash_type=(1,))
-
-
-_INFERENCE = refuse_any(refuse_attributes(training_mode=(0,)), refuse_outputs(1))
+_STASH = {"stash_type": (1,)}
 
 
-@operator("BatchNormalization", 9, 14, 15, dtypes=FLOATS, widens=True, refuse=_INFERENCE)
+@operator("BatchNormalization", 9, 14, 15, dtypes=FLOATS, widens=True, choices={"training_mode": (0,)}, outputs=1)
 def batch_normalization(
     x: Tensor,
     scale: Tensor,
@@ -39,7 +36,7 @@ def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: f
     return _normalize_groups(x, x.shape[1], scale, bias, epsilon)
 
 
-@operator("GroupNormalization", 21, dtypes=SINGLE, widens=True, refuse=_STASH)
+@operator("GroupNormalization", 21, dtypes=SINGLE, widens=True, choices=_STASH)
 def group_normalization(
     x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
 ) -> Tensor:
@@ -52,7 +49,7 @@ def _normalize_groups(x: Tensor, groups: int, scale: Tensor, bias: Tensor, epsil
     return torch.group_norm(x, groups, scale, bias, epsilon) if x.numel() else x
 
 
-@operator("LayerNormalization", dtypes=SINGLE, refuse=_STASH)
+@operator("LayerNormalization", dtypes=SINGLE, choices=_STASH)
 def layer_normalization(
     x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,7 +68,7 @@ def layer_normalization(
     return y.to(x.dtype), mean.reshape(shape_of_statistics), inverse.reshape(shape_of_statistics)
 
 
-@operator("RMSNormalization", dtypes=SINGLE, refuse=_STASH)
+@operator("RMSNormalization", dtypes=SINGLE, choices=_STASH)
 def rms_normalization(x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Tensor:
     """Returns x / sqrt(mean(x^2) + epsilon) * scale in the type of scale. Source: ONNX RMSNormalization-23."""
     wide = x.float()

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from hetero_core.kernels.windows import Windows, lay_windows
 from hetero_torch.operators.linear import flatten_pads, refuse_rank
-from hetero_torch.table import FLOATS, operator, refuse_any, refuse_attributes, refuse_outputs
+from hetero_torch.table import FLOATS, operator
 
 Sizes = tuple[int, ...]
 _LARGEST = {3: functional.max_pool1d, 4: functional.max_pool2d, 5: functional.max_pool3d}
@@ -25,7 +25,7 @@ def _surround(x: Tensor, windows: Windows, value: float) -> Tensor:
     return functional.pad(x, flatten_pads(widths), value=value) if any(map(any, widths)) else x
 
 
-@operator("MaxPool", dtypes=FLOATS, widens=True, refuse=refuse_any(refuse_rank, refuse_outputs(1)))
+@operator("MaxPool", dtypes=FLOATS, widens=True, refuse=refuse_rank, outputs=1)
 def max_pool(x: Tensor, *, kernel_shape: Sizes, storage_order: int = 0, output_count: int = 1, **geometry: Any) -> Tensor:
     """Returns the largest element of each window; NaN wins. Source: ONNX MaxPool-22."""
     windows = lay_windows(tuple(x.shape[2:]), kernel_shape, **geometry)
@@ -46,10 +46,10 @@ def _add_windows(x: Tensor, windows: Windows) -> Tensor:
     return (functional.avg_pool2d if x.ndim == 4 else functional.avg_pool3d)(x, windows.kernel, windows.strides, divisor_override=1)
 
 
-_UNDILATED = refuse_attributes(dilations=((1,), (1, 1), (1, 1, 1)))
+_UNDILATED = {"dilations": ((1,), (1, 1), (1, 1, 1))}
 
 
-@operator("AveragePool", dtypes=FLOATS, widens=True, refuse=refuse_any(refuse_rank, _UNDILATED))
+@operator("AveragePool", dtypes=FLOATS, widens=True, refuse=refuse_rank, choices=_UNDILATED)
 def average_pool(x: Tensor, *, count_include_pad: int = 0, kernel_shape: Sizes, **geometry: Any) -> Tensor:
     """Returns the mean of each window over its elements, or with count_include_pad over elements and pads.
 
