@@ -19,7 +19,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-Values = tuple[str, ...]
 Model = tuple[onnx.ModelProto, list[dict[str, tuple[int, ...]]]]
 """A network, and the shapes of its inputs for which it is planned."""
 

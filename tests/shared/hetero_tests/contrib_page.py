@@ -17,7 +17,15 @@ from hetero_core.testing.contrib.draws import DRAWS
 from hetero_tests.ops_page import describe_dtypes
 
 _UNWRITTEN = (
-    *("AttnLSTM", "BifurcationDetector", "BranchwiseRMSNorm", "EngramGate", "GatedDeltaNet", "GatherPacked", "HyperConnectionPostMix"),
+    *(
+        "AttnLSTM",
+        "BifurcationDetector",
+        "BranchwiseRMSNorm",
+        "EngramGate",
+        "GatedDeltaNet",
+        "GatherPacked",
+        "HyperConnectionPostMix",
+    ),
     *("HyperConnectionPreMix", "MatMulFpQ4", "MaxpoolWithMask", "MoEGroupRouter", "NGramHashMapping", "VarlenCausalConvWithState"),
     *("VarlenNGramHashMapping", "WordConvEmbedding"),
 )

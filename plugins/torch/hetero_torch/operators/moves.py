@@ -15,8 +15,6 @@ from hetero_core.network.graph import Node
 from hetero_torch.arrays import torch_dtype
 from hetero_torch.table import Types, dtype_of, operator
 
-Sizes = tuple[int, ...]
-
 
 @operator("Slice", 10, 11, 13)
 def slice_(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Tensor:
