@@ -42,7 +42,7 @@ def collect_inputs(
 
     inputs = read_inputs(options.input, specs, network=network, replaceable=replaceable)
     asked = (*specs, *(spec for spec in replaceable if spec.name in inputs))
-    filled = fill_inputs(inputs, asked, read_shapes(options.shape), seed=options.seed)
+    filled = fill_inputs(inputs, asked, read_shapes(options.shape, specs), seed=options.seed)
     require_complete(filled, asked, network=network)
     order_inputs(filled, asked, network=network)
     return filled

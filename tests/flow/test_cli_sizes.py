@@ -52,7 +52,7 @@ def test_size_of_one_input_holds_for_all_of_its_name(shapes: list[str], model: s
 
 def test_name_with_signs_of_the_option_is_one_name() -> None:
     texts = ["a,b=1,2", "c=d=3", "e=", "f=1,2,g=3"]
-    assert read_shapes(texts) == {"a,b": (1, 2), "c=d": (3,), "e": (), "f": (1, 2), "g": (3,)}
+    assert read_shapes(texts, []) == {"a,b": (1, 2), "c=d": (3,), "e": (), "f": (1, 2), "g": (3,)}
 
 
 @pytest.mark.parametrize(
