@@ -331,37 +331,36 @@ class Literal:
     """Values of an input in the command. A single value fills the whole input; several are its elements in order."""
 
     text: str
-    dtype: str
-    values: tuple[Any, ...]
+    values: np.ndarray[Any, Any]
 
     def make_array(self, spec: ValueSpec, shape: Sequence[Dimension] | None) -> np.ndarray[Any, Any]:
         """Returns the array; `shape` may have one open size for several values. Raises: UsageError if they do not fit into it."""
         import numpy as np
 
-        values = np.array(self.values, dtype=object if self.dtype == "string" else numpy_dtype(self.dtype))
         if shape is None:
-            return values.reshape(()) if len(values) == 1 else values
-        if len(values) == 1:
-            return np.full([size for size in shape if isinstance(size, int)], values[0], dtype=values.dtype)
+            return self.values.reshape(()) if len(self.values) == 1 else self.values
+        if len(self.values) == 1:
+            return np.full([size for size in shape if isinstance(size, int)], self.values[0], self.values.dtype)
         open_axes = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
         # Of several open sizes, the last takes the values: a row of tokens is 1 x n.
         sizes = [size if isinstance(size, int) else -1 if axis == open_axes[-1] else 1 for axis, size in enumerate(shape)]
         try:
-            return values.reshape(sizes)
+            return self.values.reshape(sizes)
         except ValueError as error:
             raise UsageError(f"-i {spec.name}={self.text}: {len(self.values)} values do not fit input {spec}") from error
 
 
 def read_literal(text: str, spec: ValueSpec) -> Literal | None:
     """Returns the values of a text for an input; None if the text cannot be read as the input's element type."""
+    import numpy as np
+
     tensor = find_tensor_type(spec)
     if tensor is None or not text:
         return None
     dtype = tensor.dtype or "float32"
-    if dtype == "string":
-        return Literal(text, dtype, (text,))
     try:
-        return Literal(text, dtype, tuple(_read_value(piece.strip(), dtype) for piece in text.split(",")))
+        values = [text] if dtype == "string" else [_read_value(piece.strip(), dtype) for piece in text.split(",")]
+        return Literal(text, np.array(values, numpy_dtype(dtype)))
     except (ValueError, KeyError, OverflowError):
         return None
 
