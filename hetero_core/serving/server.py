@@ -203,6 +203,11 @@ class _Supervisor(Multiprocess):
         super().__init__(config, sockets)
         self._announce: Callable[[], None] | None = announce
 
+    def init_processes(self) -> None:
+        super().init_processes()
+        for process in self.processes:  # else a question to a worker that has ended waits for HEALTH_SECONDS
+            process.child_conn.close()
+
     def keep_subprocess_alive(self) -> None:
         super().keep_subprocess_alive()
         if self._announce is not None and all(process.is_ready() for process in self.processes):
