@@ -358,26 +358,15 @@ def read_literal(text: str, spec: ValueSpec) -> Literal | None:
     if tensor is None or not text:
         return None
     dtype = tensor.dtype or "float32"
+    readers: dict[str, Callable[[str], Any]] = {"string": str, "bool": lambda piece: _BOOLS[piece.lower()]}
+    read = readers.get(dtype, complex if dtype.startswith("complex") else float if dtype in FLOAT_DTYPES else int)
     try:
-        values = [text] if dtype == "string" else [_read_value(piece.strip(), dtype) for piece in text.split(",")]
-        return Literal(text, np.array(values, numpy_dtype(dtype)))
+        values = [read(piece) for piece in ([text] if dtype == "string" else map(str.strip, text.split(",")))]
+        array = np.array(values, numpy_dtype(dtype))
     except (ValueError, KeyError, OverflowError):
         return None
-
-
-def _read_value(text: str, dtype: str) -> Any:
-    if dtype == "bool":
-        return _BOOLS[text.lower()]
-    if dtype.startswith("complex"):
-        return complex(text)
-    if dtype in FLOAT_DTYPES:
-        return float(text)
-    from ml_dtypes import iinfo  # with NumPy
-
-    number, limits = int(text), iinfo(numpy_dtype(dtype))
-    if not limits.min <= number <= limits.max:
-        raise ValueError(f"{number} is no {dtype}")
-    return number
+    is_exact = read is not int or array.tolist() == values  # integers of less than a byte would wrap around
+    return Literal(text, array) if is_exact else None
 
 
 IMAGES = (".png", ".jpg", ".jpeg")
