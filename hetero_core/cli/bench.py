@@ -43,13 +43,10 @@ from hetero_core.errors import HeteroError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from hetero_core.network.types import ValueSpec
     from hetero_core.profile import Profile
     from hetero_core.runtime.executable import ExecutableNetwork
     from hetero_core.runtime.queue import AsyncInferQueue
 
-ONLY_INPUT = "<the only input>"
-"""The name of an input in a task, if the call gives none."""
 _KEYS = {"-hint": HINT_KEY, "-nstreams": STREAMS_KEY, "-nthreads": THREADS_KEY, "-infer_precision": "INFERENCE_PRECISION_HINT"}
 _HINTS = {"NONE": "UNDEFINED", "TPUT": "THROUGHPUT"}
 _SECONDS = 1.0
@@ -93,7 +90,7 @@ def read_bracketed_shapes(text: str) -> str:
     """
     if not re.fullmatch(r"[^\[\],]*\[[\d, ]*\](,[^\[\],]+\[[\d, ]*\])*", text):
         raise argparse.ArgumentTypeError(f"expected sizes in brackets, as in x[1,3,224,224] or [1,3,224,224]; got {text}")
-    return ",".join(f"{name or ONLY_INPUT}={sizes}" for name, sizes in re.findall(r"([^\[\],]*)\[([^\]]*)\]", text))
+    return ",".join(f"{name or shared.ONLY_INPUT}={sizes}" for name, sizes in re.findall(r"([^\[\],]*)\[([^\]]*)\]", text))
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -236,14 +233,16 @@ def summarize(
         "per_second": len(latencies) / seconds,
         "peak_bytes": max(peaks) if peaks else None,
         "difference": _compare(device, devices),
-        "rounds": [_describe_round(timing, (*columns, "peak_bytes")) for timing in rounds],
+        "rounds": [
+            {
+                "runs": len(timing["latencies"]),
+                "median_seconds": median(timing["latencies"]),
+                "per_second": len(timing["latencies"]) / timing["seconds"],
+                **{name: timing[name] for name in (*columns, "peak_bytes")},
+            }
+            for timing in rounds
+        ],
     }
-
-
-def _describe_round(timing: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    own, runs = timing["latencies"], len(timing["latencies"])
-    figures = {"runs": runs, "median_seconds": median(own), "per_second": runs / timing["seconds"]}
-    return {**figures, **{name: timing[name] for name in columns}}
 
 
 def _compare(device: MeasuredDevice, devices: Sequence[MeasuredDevice]) -> dict[str, Any] | None:
@@ -394,13 +393,6 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
     if task.first_process is not None:
         settings = {**{name: value for name, value in settings.items() if name.upper() != "PERF_COUNT"}, "PERF_COUNT": "YES"}
 
-    def name_shapes(texts: Sequence[str], inputs: Sequence[ValueSpec]) -> list[str]:
-        return [text.replace(f"{ONLY_INPUT}=", f"{inputs[0].name}=") if len(inputs) == 1 else text for text in texts]
-
-    def collect(inputs: Sequence[ValueSpec], *, network: str, replaceable: Sequence[ValueSpec]) -> dict[str, Any]:
-        named = argparse.Namespace(**{**vars(options), "shape": name_shapes(options.shape, inputs)})
-        return collect_inputs(named, inputs, network=network, replaceable=replaceable)
-
     if is_blob(options.model):
         if options.batch is not None or options.model_shape or task.pins:
             names = "--pin needs" if task.pins else "-b and -shape need"
@@ -408,14 +400,15 @@ def _load(core: Core, task: BenchTask) -> tuple[ExecutableNetwork, dict[str, Any
         began = perf_counter()
         executable = core.import_network(options.model, task.device, settings)
         times = {"read_seconds": 0.0, "load_seconds": perf_counter() - began}
-        return executable, collect(executable.inputs, network=executable.name, replaceable=executable.replaceable), times
+        inputs = collect_inputs(options, executable.inputs, network=executable.name, replaceable=executable.replaceable)
+        return executable, inputs, times
     core.resolve_config(task.device, settings)  # a wrong name is reported before the inputs
     began = perf_counter()
     network = shared.read_model(core, options.model)
-    network = shared.reshape(network, name_shapes(options.model_shape, network.inputs))
+    network = shared.reshape(network, options.model_shape)
     network = network if options.batch is None else network.with_batch(options.batch)
     read_seconds = perf_counter() - began
-    inputs = collect(network.inputs, network=network.name, replaceable=list_replaceable(network))
+    inputs = collect_inputs(options, network.inputs, network=network.name, replaceable=list_replaceable(network))
     pinned = shared.pin_network(core, network, task.device, task.pins)
     began = perf_counter()
     executable = core.load_network(pinned, task.device, settings)

@@ -38,7 +38,7 @@ def answer(options: argparse.Namespace) -> Answer:
     device = options.device if ":" in options.device else f"HETERO:{options.device}"
     with Core() as core:
         network = read_model(core, options.model)
-        sizes = choose_sizes(read_shapes(options.shape), network.inputs)
+        sizes = choose_sizes(read_shapes(options.shape, network.inputs), network.inputs)
         own = read_config(options)
         for name in own:
             if name.upper() in (_MEMORY, _SIZES):

@@ -42,7 +42,7 @@ def collect_inputs(
 
     inputs = read_inputs(options.input, specs, network=network, replaceable=replaceable)
     asked = (*specs, *(spec for spec in replaceable if spec.name in inputs))
-    filled = fill_inputs(inputs, asked, read_shapes(options.shape), seed=options.seed)
+    filled = fill_inputs(inputs, asked, read_shapes(options.shape, specs), seed=options.seed)
     require_complete(filled, asked, network=network)
     order_inputs(filled, asked, network=network)
     return filled
@@ -76,43 +76,46 @@ def fill_inputs(
 
     Raises: UsageError for a shape of no such input, and for all dimensions that stay open, at once.
     """
-    sizes, filled = choose_sizes(shapes, specs), dict(inputs)
+    sizes, filled = _bind_sizes(shapes, specs), dict(inputs)
     for name in shapes:
         if name in inputs and not isinstance(inputs[name], Literal):
             raise UsageError(f"--shape {name}: the input is read from a file, which has a shape; leave --shape out")
     for spec in specs:
         value = inputs.get(spec.name)
         if isinstance(value, Literal) and len(value.values) > 1:
-            filled[spec.name] = value = value.make_array(spec, find_shape(spec, sizes))
+            filled[spec.name] = value = value.make_array(spec, _find_shape(spec, shapes, sizes))
         if value is not None and not isinstance(value, Literal):
             sizes = {**dict(_pair_names(spec, getattr(value, "shape", ()))), **sizes}
-    missing = [spec for spec in specs if seed is not None and spec.name not in inputs and not isinstance(spec.type, OptionalType)]
-    _require_chosen_sizes(missing, [spec for spec in specs if isinstance(filled.get(spec.name), Literal)], sizes)
+    drawn = [spec for spec in specs if seed is not None and spec.name not in inputs and not isinstance(spec.type, OptionalType)]
+    literals = [spec for spec in specs if isinstance(filled.get(spec.name), Literal)]
+    shape_of_input = {spec.name: _find_shape(spec, shapes, sizes) for spec in specs}
+    _require_chosen_sizes(drawn, literals, shape_of_input)
     for index, spec in enumerate(specs):
-        value = filled.get(spec.name)
-        if isinstance(value, Literal):
-            filled[spec.name] = value.make_array(spec, find_shape(spec, sizes))
-        elif spec in missing:
-            filled[spec.name] = _draw_tensor(spec, find_shape(spec, sizes) or (), seed=(seed or 0, index))
+        shape = shape_of_input[spec.name]
+        if spec in literals:
+            filled[spec.name] = filled[spec.name].make_array(spec, shape)
+        elif spec in drawn:
+            filled[spec.name] = _draw_tensor(spec, shape or (), seed=(seed or 0, index))
     return {spec.name: filled[spec.name] for spec in specs if spec.name in filled}
 
 
-def _require_chosen_sizes(drawn: Sequence[ValueSpec], literals: Sequence[ValueSpec], sizes: Sizes) -> None:
+def _require_chosen_sizes(
+    drawn: Sequence[ValueSpec], literals: Sequence[ValueSpec], shape_of_input: Mapping[str, Sequence[Dimension] | None]
+) -> None:
     """Raises UsageError that names every input with open sizes, and --shape options that choose them."""
     for spec in drawn:
         if not isinstance(spec.type, TensorType):
             raise UsageError(f"--random makes tensors only; input {spec} has to be given with -i")
     # A value for an input of unknown rank is a scalar.
     filled = [spec for spec in literals if find_tensor_shape(spec) is not None]
-    unknown = [spec for spec in (*drawn, *filled) if fixed_sizes(find_shape(spec, sizes)) is None]
+    unknown = [spec for spec in (*drawn, *filled) if fixed_sizes(shape_of_input[spec.name]) is None]
     if unknown:
         title = f"input {unknown[0]} has" if len(unknown) == 1 else f"{len(unknown)} inputs have"
         listed = "" if len(unknown) == 1 else ": " + "; ".join(map(str, unknown))
-        shapes = [
-            [size if isinstance(size, int) else 1 for size in find_shape(spec, sizes) or (1, 3, 224, 224)] for spec in unknown
-        ]
-        advice = [f"--shape {spec.name}={','.join(map(str, shape))}" for spec, shape in zip(unknown, shapes, strict=True)]
-        raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {' '.join(advice)}")
+        shapes = {spec.name: shape_of_input[spec.name] or (1, 3, 224, 224) for spec in unknown}
+        texts = {name: ",".join(str(size if isinstance(size, int) else 1) for size in shape) for name, shape in shapes.items()}
+        advice = " ".join(f"--shape {name}={text}" for name, text in texts.items())
+        raise UsageError(f"{title} open dimensions{listed}; choose their sizes, as in {advice}")
 
 
 _CURE = "Give each with -i NAME=FILE or -i NAME=VALUE, or ask for random ones with --random"
@@ -258,16 +261,10 @@ def _draw_tensor(spec: ValueSpec, shape: Any, *, seed: tuple[int, int]) -> np.nd
         raise UsageError(f"--random: there is no memory for input {spec} of shape {shape}; choose smaller sizes") from error
 
 
-Sizes = Mapping[str, int | tuple[int, ...]]
-"""Chosen sizes: whole shapes by input, and sizes by name, as `with_shapes` takes them."""
-
-
-def find_shape(spec: ValueSpec, sizes: Sizes) -> tuple[Any, ...] | None:
-    """Returns the shape of an input with the chosen sizes in it; None if the number of axes is unknown."""
-    if isinstance(shape := sizes.get(spec.name), tuple):
-        return shape
-    declared = find_tensor_shape(spec)
-    return None if declared is None else tuple(sizes.get(size, size) if isinstance(size, str) else size for size in declared)
+def _find_shape(spec: ValueSpec, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> tuple[Any, ...] | None:
+    """Returns the chosen shape of an input, else the declared shape with the chosen sizes in it; None for an open number of axes."""
+    shape = shapes.get(spec.name, find_tensor_shape(spec))
+    return None if shape is None else tuple(sizes.get(size, size) if isinstance(size, str) else size for size in shape)
 
 
 def find_tensor_type(spec: ValueSpec) -> TensorType | None:
@@ -281,16 +278,24 @@ def find_tensor_shape(spec: ValueSpec) -> tuple[Dimension, ...] | None:
     return shape_of(find_tensor_type(spec))
 
 
-def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec]) -> Sizes:
-    """Returns the sizes of --shape. Raises: UsageError for an unknown name, another number of axes, two sizes for one name."""
+def choose_sizes(shapes: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec]) -> dict[str, int | tuple[Any, ...]]:
+    """Returns the sizes of --shape as `with_shapes` takes them: whole shapes by input, and sizes by name. Raises: as `_bind_sizes`."""
+    sizes = _bind_sizes(shapes, specs)
+    # If an input has the name of a size, every input with that size gets a whole shape.
+    chosen = {spec.name for spec in specs} & shapes.keys()
+    reshaped = [spec for spec in specs if chosen.intersection((spec.name, *(find_tensor_shape(spec) or ())))]
+    return {**sizes, **{spec.name: _find_shape(spec, shapes, sizes) or () for spec in reshaped}}
+
+
+def _bind_sizes(shapes: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec]) -> dict[str, int]:
+    """Returns the named sizes of --shape. Raises: UsageError for an unknown name, another number of axes, two sizes for one name."""
     spec_of_name = {spec.name: spec for spec in specs}
     names = list(dict.fromkeys(size for spec in specs for size in find_tensor_shape(spec) or () if isinstance(size, str)))
-    shapes: dict[str, tuple[int, ...]] = {}
     named: dict[str, tuple[int, str]] = {}
-    for name, shape in texts.items():
+    for name, shape in shapes.items():
         text = f"--shape {name}={','.join(map(str, shape))}"
         if name in spec_of_name:
-            shapes[name], declared = shape, find_tensor_shape(spec_of_name[name])
+            declared = find_tensor_shape(spec_of_name[name])
             if declared is not None and len(declared) != len(shape):
                 raise UsageError(f"{text}: input {spec_of_name[name]} has {len(declared)} axes, and {len(shape)} sizes were given")
             pairs = _pair_names(spec_of_name[name], shape)
@@ -307,7 +312,7 @@ def choose_sizes(texts: Mapping[str, tuple[int, ...]], specs: Sequence[ValueSpec
             earlier, earlier_text = named.setdefault(size_name, (size, text))
             if earlier != size:
                 raise UsageError(f"{text}: makes size '{size_name}' {size}, and {earlier_text} makes it {earlier}; they must agree")
-    return {name: size for name, (size, _) in named.items()} | shapes
+    return {name: size for name, (size, _) in named.items()}
 
 
 def _pair_names(spec: ValueSpec, shape: Sequence[int]) -> list[tuple[str, int]]:
@@ -326,54 +331,42 @@ class Literal:
     """Values of an input in the command. A single value fills the whole input; several are its elements in order."""
 
     text: str
-    dtype: str
-    values: tuple[Any, ...]
+    values: np.ndarray[Any, Any]
 
     def make_array(self, spec: ValueSpec, shape: Sequence[Dimension] | None) -> np.ndarray[Any, Any]:
         """Returns the array; `shape` may have one open size for several values. Raises: UsageError if they do not fit into it."""
         import numpy as np
 
-        values = np.array(self.values, dtype=object if self.dtype == "string" else numpy_dtype(self.dtype))
         if shape is None:
-            return values.reshape(()) if len(values) == 1 else values
-        if len(values) == 1:
-            return np.full([size for size in shape if isinstance(size, int)], values[0], dtype=values.dtype)
+            return self.values.reshape(()) if len(self.values) == 1 else self.values
+        if len(self.values) == 1:
+            return np.full([size for size in shape if isinstance(size, int)], self.values[0], self.values.dtype)
         open_axes = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
         # Of several open sizes, the last takes the values: a row of tokens is 1 x n.
         sizes = [size if isinstance(size, int) else -1 if axis == open_axes[-1] else 1 for axis, size in enumerate(shape)]
         try:
-            return values.reshape(sizes)
+            return self.values.reshape(sizes)
         except ValueError as error:
             raise UsageError(f"-i {spec.name}={self.text}: {len(self.values)} values do not fit input {spec}") from error
 
 
 def read_literal(text: str, spec: ValueSpec) -> Literal | None:
     """Returns the values of a text for an input; None if the text cannot be read as the input's element type."""
+    import numpy as np
+
     tensor = find_tensor_type(spec)
     if tensor is None or not text:
         return None
     dtype = tensor.dtype or "float32"
-    if dtype == "string":
-        return Literal(text, dtype, (text,))
+    readers: dict[str, Callable[[str], Any]] = {"string": str, "bool": lambda piece: _BOOLS[piece.lower()]}
+    read = readers.get(dtype, complex if dtype.startswith("complex") else float if dtype in FLOAT_DTYPES else int)
     try:
-        return Literal(text, dtype, tuple(_read_value(piece.strip(), dtype) for piece in text.split(",")))
+        values = [read(piece) for piece in ([text] if dtype == "string" else map(str.strip, text.split(",")))]
+        array = np.array(values, numpy_dtype(dtype))
     except (ValueError, KeyError, OverflowError):
         return None
-
-
-def _read_value(text: str, dtype: str) -> Any:
-    if dtype == "bool":
-        return _BOOLS[text.lower()]
-    if dtype.startswith("complex"):
-        return complex(text)
-    if dtype in FLOAT_DTYPES:
-        return float(text)
-    from ml_dtypes import iinfo  # with NumPy
-
-    number, limits = int(text), iinfo(numpy_dtype(dtype))
-    if not limits.min <= number <= limits.max:
-        raise ValueError(f"{number} is no {dtype}")
-    return number
+    is_exact = read is not int or array.tolist() == values  # integers of less than a byte would wrap around
+    return Literal(text, array) if is_exact else None
 
 
 IMAGES = (".png", ".jpg", ".jpeg")

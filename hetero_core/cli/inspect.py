@@ -65,7 +65,7 @@ def _ask_devices(core: Core, network: Network, devices: Sequence[str], step: Ann
         if rows[-1]["whole"]:
             with step(f"loading network '{network.name}' on {device}"):
                 rows[-1]["slow"] = _find_slow_nodes(core, network, device)
-    return rows, [], "\n\n".join(_format_device(row, len(network.nodes)) for row in rows)
+    return rows, [], "\n\n".join("\n".join(_format_device(row, len(network.nodes))) for row in rows)
 
 
 _LOAD_SECONDS = 30.0
@@ -143,15 +143,18 @@ def _format(fields: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _format_device(row: Mapping[str, Any], nodes: int) -> str:
-    lines = [f"{row['device']}: takes {row['taken']} of {nodes} nodes"]
+def _format_device(row: Mapping[str, Any], nodes: int) -> list[str]:
+    if row["error"] is not None:
+        return [f"{row['device']} cannot be used: {row['error']}"]
+    lines = [f"{row['device']} takes {row['taken']} of {nodes} nodes"]
     if len(row["by_device"]) > 1:
         lines[0] += " (" + ", ".join(f"{device} {count}" for device, count in row["by_device"].items()) + ")"
     for operator, refusal in row["refused"].items():
-        lines.append(f"  refuses {operator}, {refusal['nodes']} of them, as '{refusal['node']}': {refusal['reason']}")
+        reason = " ".join(refusal["reason"].split())
+        lines.append(f"  refuses {operator}, {refusal['nodes']} of them, as '{refusal['node']}': {reason}")
     for name, takers in row.get("slow", {}).items():
         lines.append(f"  slow: '{name}' takes most of a run; taken by {', '.join(takers) or 'no other device'}")
-    return "\n".join(lines)
+    return lines
 
 
 _KNOWN_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft")
@@ -225,15 +228,9 @@ def _cover(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
 
 
 def format_verdicts(rows: Sequence[Mapping[str, Any]], advice: Sequence[Mapping[str, Any]], nodes: int) -> str:
-    """Returns a line for each device, and below it the first refused node and the cure."""
+    """Returns each device that does not run the model whole with the first operator that it refuses, and the cure."""
     whole = [row["device"] for row in rows if row["whole"]]
     lines = [f"runs whole on: {', '.join(whole) or 'no installed device'}"]
-    for row in rows:
-        if row["error"] is not None:
-            lines.append(f"  {row['device']} cannot be used: {row['error']}")
-        elif first := row["first"]:
-            counts = f"{row['taken']} of {nodes} nodes"
-            lines.append(f"  {row['device']} takes {counts}; '{first['node']}' ({first['operator']}) stops it:")
-            lines.append(f"    {' '.join(first['reason'].split())}")
+    lines += [f"  {line}" for row in rows if not row["whole"] for line in _format_device(row, nodes)[:2]]
     lines += [str(cure["text"]) for cure in advice if cure["device"] is None or cure["device"] not in whole]
     return "\n".join(lines)

@@ -72,9 +72,8 @@ def answer(options: argparse.Namespace) -> Answer:
     """Returns the files that were written. Raises: UsageError for a wrong or taken name, and for a folder that holds something."""
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*([_-][A-Za-z0-9]+)*", options.name):
         raise UsageError(f"a device cannot be named '{options.name}'; expected letters, digits and single underscores, as MY_CHIP")
-    device = options.name.upper().replace(
-        "-", "_"
-    )  # MY_CHIP, of the package hetero_my_chip, in hetero-my-chip, with the class MyChip
+    # MY_CHIP is the device of the package hetero_my_chip, in hetero-my-chip, with the class MyChip.
+    device = options.name.upper().replace("-", "_")
     package, prefix = f"hetero_{device.lower()}", "".join(part.capitalize() for part in device.split("_"))
     name = SimpleNamespace(device=device, package=package, distribution=package.replace("_", "-"), prefix=prefix)
     _require_free(name)

@@ -22,6 +22,7 @@ from hetero_core.network import affinity
 if TYPE_CHECKING:
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
+    from hetero_core.network.types import ValueSpec
     from hetero_core.transforms.editing import EditableNetwork
 
 
@@ -197,10 +198,15 @@ def read_pins(options: argparse.Namespace) -> dict[str, str]:
     return from_file | _read_pairs(options.pin, "--pin", "PATTERN=DEVICE", str.rpartition)
 
 
-def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+ONLY_INPUT = "<the only input>"
+"""The name of an input in a text, if the call gives none."""
+
+
+def read_shapes(texts: Sequence[str], inputs: Sequence[ValueSpec]) -> dict[str, tuple[int, ...]]:
     """Returns the --shape options, input or size to shape; "x=" is a scalar, "n=1,m=2" is two. Raises: UsageError."""
     single: list[str] = []
     for text in texts:  # a text with commas is a single option unless each piece is one, since names may hold commas
+        text = text.replace(f"{ONLY_INPUT}=", f"{inputs[0].name}=") if len(inputs) == 1 else text
         pieces = re.split(r",(?=[^,=]+=)", text)
         single += pieces if all(re.fullmatch(r"[^,=]+=[\d\s]*(,[\d\s]+)*", piece) for piece in pieces) else [text]
     shapes = {}
@@ -251,7 +257,7 @@ def reshape(network: EditableNetwork, shapes: Sequence[str]) -> EditableNetwork:
         return network
     from hetero_core.cli.inputs import choose_sizes
 
-    return network.with_shapes(choose_sizes(read_shapes(shapes), network.inputs))
+    return network.with_shapes(choose_sizes(read_shapes(shapes, network.inputs), network.inputs))
 
 
 def find_list_key(core: Core, device: str) -> str | None:

@@ -164,7 +164,10 @@ def serve(settings: Settings, announce: Callable[[str, str], None]) -> None:
         app = partial(ServerApp, replace(settings, grpc_port=grpc_port))
         if settings.workers > 1:
             os.environ[METRICS_FOLDER] = folder  # read by the workers
-            _Supervisor(_configure(settings, app), [rest], lambda: announce(*addresses)).run()
+            supervisor = _Supervisor(_configure(settings, app), [rest], lambda: announce(*addresses))
+            supervisor.run()
+            if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+                raise LoadError("a worker cannot start; its error stands above")
         else:
             _run_process(settings, app(), rest, lambda: announce(*addresses))
 
@@ -194,18 +197,19 @@ def _configure(settings: Settings, app: Callable[[], ServerApp], **more: Any) ->
 
 
 class _Supervisor(Multiprocess):
-    """A supervisor that tells when all workers listen, and raises if one cannot start."""
+    """A supervisor that tells when all workers listen."""
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], announce: Callable[[], None]) -> None:
         super().__init__(config, sockets)
         self._announce: Callable[[], None] | None = announce
 
+    def init_processes(self) -> None:
+        super().init_processes()
+        for process in self.processes:  # else a question to a worker that has ended waits for HEALTH_SECONDS
+            process.child_conn.close()
+
     def keep_subprocess_alive(self) -> None:
         super().keep_subprocess_alive()
-        if any(process.exitcode == STARTUP_FAILURE for process in self.processes):
-            self.terminate_all()
-            self.join_all()
-            raise LoadError("a worker cannot start; its error stands above")
         if self._announce is not None and all(process.is_ready() for process in self.processes):
             self._announce()
             self._announce = None

@@ -511,6 +511,17 @@ def test_server_answers_what_it_was_sent_and_ends_with_code_0(tmp_path: Path) ->
     assert set(answers) == {(200, True)}
 
 
+def test_worker_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    words = ["serve", str(tmp_path / "m.onnx"), "-d", "CPU", "--workers", "2", "--http-port", "0", "--grpc-port", "0"]
+    command = [sys.executable, "-c", "import sys; from hetero_core.cli.main import main; sys.exit(main())", *words]
+    # A hang of the supervisor would last for its HEALTH_SECONDS.
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 3
+    assert "it is no ONNX model" in ended.stderr
+    assert "a worker cannot start; its error stands above" in ended.stderr
+
+
 def test_address_in_use_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_model(tmp_path / "m.onnx", 2)
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -67,7 +67,7 @@ def test_device_that_refuses_has_its_first_node_and_a_split(core: Core) -> None:
     text = format_verdicts(rows, advise(core, network, rows), 4)
     assert text.startswith("runs whole on: CPU")
     assert "  ABSENT cannot be used: " in text
-    assert "  TEMPLATE takes 2 of 4 nodes; 'middle' (Relu-14) stops it:\n    operator Relu is refused" in text
+    assert "  TEMPLATE takes 2 of 4 nodes\n    refuses Relu-14, 2 of them, as 'middle': operator Relu is refused" in text
 
 
 def test_devices_that_run_the_model_together_are_named_and_do(core: Core) -> None:

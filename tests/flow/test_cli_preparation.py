@@ -154,6 +154,6 @@ def test_inspect_queries_each_named_device(lines: str, tmp_path: Path, capsys: p
     assert {name: row["nodes"] for name, row in rows[0]["refused"].items()} == {"odd:Twist-1": 2}
     assert main(["inspect", odd, "-d", "CPU"]) == 0
     text = capsys.readouterr().out
-    assert "CPU: takes 1 of 3 nodes\n  refuses odd:Twist-1, 2 of them, as 'Twist_1': " in text
+    assert "CPU takes 1 of 3 nodes\n  refuses odd:Twist-1, 2 of them, as 'Twist_1': " in text
     assert main(["inspect", lines, "-d", "HETERO:TEMPLATE,CPU"]) == 0
-    assert "HETERO:TEMPLATE,CPU: takes 2 of 2 nodes" in capsys.readouterr().out
+    assert "HETERO:TEMPLATE,CPU takes 2 of 2 nodes" in capsys.readouterr().out

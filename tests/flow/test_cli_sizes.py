@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from hetero_core.cli.answer import UsageError
@@ -51,7 +52,7 @@ def test_size_of_one_input_holds_for_all_of_its_name(shapes: list[str], model: s
 
 def test_name_with_signs_of_the_option_is_one_name() -> None:
     texts = ["a,b=1,2", "c=d=3", "e=", "f=1,2,g=3"]
-    assert read_shapes(texts) == {"a,b": (1, 2), "c=d": (3,), "e": (), "f": (1, 2), "g": (3,)}
+    assert read_shapes(texts, []) == {"a,b": (1, 2), "c=d": (3,), "e": (), "f": (1, 2), "g": (3,)}
 
 
 @pytest.mark.parametrize(
@@ -166,3 +167,15 @@ def test_unwritable_file_is_an_error_before_the_work(arguments: list[str], capsy
 def test_list_of_devices_is_taken_for_a_split(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["query", model, "-d", "TEMPLATE,CPU"]) == 3
     assert "did you mean 'HETERO:TEMPLATE,CPU'?" in capsys.readouterr().err
+
+
+def test_size_with_the_name_of_an_input_is_not_lost_to_its_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    specs = [ValueSpec(name, TensorType("float32", shape)) for name, shape in (("n", ("m",)), ("x", ("n", 2)), ("y", ("n",)))]
+    drawn = collect([], *specs, n=(3,), x=(5, 2))
+    assert {name: array.shape for name, array in drawn.items()} == {"n": (3,), "x": (5, 2), "y": (5,)}
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    net (float[m] n, float[n, 2] x, float[n] y) => (float[m] a, float[n, 2] b, float[n] c) { a = Abs (n) b = Abs (x) c = Abs (y) }"""
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    assert main(["run", str(path), "-d", "CPU", "--random", "--shape", "n=3", "--shape", "x=5,2", "--json"]) == 0
+    assert [output["shape"] for output in json.loads(capsys.readouterr().out)["outputs"]] == [[3], [5, 2], [5]]
