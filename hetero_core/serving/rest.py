@@ -221,9 +221,9 @@ def _read_call(fields: Mapping[str, Any], content: memoryview) -> tuple[dict[str
         content = content[size:]
     if len(content):
         raise Refusal(400, f"the body has {len(content)} bytes that belong to no input")
-    is_binary = _read_flag(fields, "binary_data_output", default=False)
+    is_binary = _find_parameter(fields, "binary_data_output", default=False)
     outputs = _list_tensors(fields, "outputs", ["name", "parameters"]) if "outputs" in fields else []
-    return inputs, {output["name"]: _read_flag(output, "binary_data", default=is_binary) for output in outputs}, is_binary
+    return inputs, {output["name"]: _find_parameter(output, "binary_data", default=is_binary) for output in outputs}, is_binary
 
 
 def _list_tensors(fields: Mapping[str, Any], key: str, known: list[str]) -> list[dict[str, Any]]:
@@ -242,18 +242,14 @@ def _read_parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def _find_parameter(fields: Mapping[str, Any], known: str) -> Any:
-    """Returns the parameter that is known here beside `content_type`, None without it. Raises: Refusal for another."""
+def _find_parameter(fields: Mapping[str, Any], known: str, *, default: bool | None = None) -> Any:
+    """Returns the parameter that is known beside `content_type`, a flag if its default is one. Raises: Refusal for any other."""
     parameters = _read_parameters(fields)
     require_parameters(parameters, [known])
-    return parameters.get(known)
-
-
-def _read_flag(fields: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    value = _find_parameter(fields, name)
-    if value is not None and not isinstance(value, bool):
-        raise Refusal(400, f"{name} is neither true nor false")
-    return default if value is None else value
+    value = default if parameters.get(known) is None else parameters[known]
+    if default is not None and not isinstance(value, bool):
+        raise Refusal(400, f"{known} is neither true nor false")
+    return value
 
 
 def _write_answer(
