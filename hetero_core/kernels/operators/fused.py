@@ -204,15 +204,17 @@ def activate_expert(
     return xp.maximum(x, np.float32(0)) if activation_type == "relu" else x
 
 
-def refuse_fusion(node: Node, input_types: InputTypes) -> str | None:
-    """Refuses SwiGLU with separate gates and values, which ONNX Runtime's CPU kernels do not run."""
+def _refuse_experts(node: Node, input_types: InputTypes) -> str | None:
+    """Refuses weights that are laid out for a single engine, and SwiGLU with gates and values apart, which ONNX Runtime does not run."""
+    if node.attributes.get("weights_prepacked", -1) == 1:
+        return f"weights_prepacked of {node.operator} is 1, a layout of one execution provider; implemented: raw weights"
     is_swiglu = node.attributes.get("activation_type", "relu") == "swiglu"
     if is_swiglu and node.attributes.get("swiglu_fusion", 0) != 1:
         return f"swiglu_fusion of {node.operator} is {node.attributes.get('swiglu_fusion', 0)}; implemented for swiglu: 1"
     return None
 
 
-@microsoft_kernel("MoE", halves=(0,), dtypes=FLOAT32, choices=_CHOICES, refuse=refuse_fusion, shared=_ACTIVATION, unread=_UNREAD)
+@microsoft_kernel("MoE", halves=(0,), dtypes=FLOAT32, choices=_CHOICES, refuse=_refuse_experts, shared=_ACTIVATION, unread=_UNREAD)
 def mixture_of_experts(
     xp: Namespace,
     x: Array,
@@ -274,13 +276,6 @@ def mix_experts(
     return narrow(y.reshape(x.shape), x.dtype)
 
 
-def _refuse_quantization(node: Node, input_types: InputTypes) -> str | None:
-    """Refuses weights that are laid out for a single engine, and scales of 8 bits."""
-    if node.attributes.get("weights_prepacked", -1) == 1:
-        return f"weights_prepacked of {node.operator} is 1, a layout of one execution provider; implemented: raw weights"
-    return refuse_fusion(node, input_types)
-
-
 @microsoft_kernel(
     "QMoE",
     dtypes=(
@@ -288,7 +283,7 @@ def _refuse_quantization(node: Node, input_types: InputTypes) -> str | None:
         *(UINT8, SMALL_FLOATS, SMALL_FLOATS, UINT8, UINT8, UINT8, SMALL_FLOATS),
     ),
     choices={**_CHOICES, "quant_type": ("int",), "expert_weight_bits": (2, 4, 8), "accuracy_level": (0, 1, 2, 3, 4)},
-    refuse=_refuse_quantization,
+    refuse=_refuse_experts,
     shared=_ACTIVATION,
     unread={**_UNREAD, "accuracy_level": 0, "quant_type": "int", "weights_prepacked": -1},
 )
