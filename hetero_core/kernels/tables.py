@@ -77,16 +77,10 @@ def read_signature(
     The parameters `as_attributes` are attributes, even if they may stand by position.
     """
     parameters = list(inspect.signature(function).parameters.values())[1:]
-    keywords = [
-        parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY or parameter.name in as_attributes
-    ]
-    inputs = [
-        parameter
-        for parameter in parameters
-        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.name not in as_attributes
-    ]
-    defaults = {parameter.name: None if parameter.default is parameter.empty else parameter.default for parameter in keywords}
-    required = tuple(parameter.name for parameter in keywords if parameter.default is parameter.empty)
-    least = sum(parameter.default is parameter.empty for parameter in inputs)
-    is_variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    attributes = [each for each in parameters if each.kind is each.KEYWORD_ONLY or each.name in as_attributes]
+    inputs = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD and each.name not in as_attributes]
+    defaults = {each.name: None if each.default is each.empty else each.default for each in attributes}
+    required = tuple(each.name for each in attributes if each.default is each.empty)
+    least = sum(each.default is each.empty for each in inputs)
+    is_variadic = any(each.kind is each.VAR_POSITIONAL for each in parameters)
     return defaults, required, (least, None if is_variadic else len(inputs))

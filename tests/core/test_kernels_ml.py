@@ -266,7 +266,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"coefficients": [1.0], "post_transform": "SOFTMAX"},
         "LinearRegressor-1 transforms its one target by SOFTMAX, which ONNX Runtime leaves out",
     ),
-    "imputer": ("Imputer", {}, "Imputer-1 needs the values to put in either as floats or as integers"),
+    "imputer": ("Imputer", {}, "Imputer-1 needs its imputed values either as integers or as floats"),
     "norm": ("Normalizer", {"norm": "L3"}, "attribute 'norm' of Normalizer-1 is 'L3'; implemented: L1, L2, MAX"),
     "svm_softmax": (
         "SVMClassifier",

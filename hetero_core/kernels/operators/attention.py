@@ -5,7 +5,6 @@ ONNX's Attention rounds at each value of its function body; ONNX Runtime's opera
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import product
 from math import prod, sqrt
@@ -350,16 +349,13 @@ def attend(
     return xp.matmul(softmax_of(xp, scores, -1), v), scores
 
 
-def _refuse_masks(position: int) -> Callable[[Node, InputTypes], str | None]:
-    """Returns the refusal of masks of four dimensions, which ONNX Runtime's CPU kernels do not take."""
-
-    def refuse(node: Node, input_types: InputTypes) -> str | None:
-        mask = input_types[position] if position < len(input_types) else None
-        if isinstance(mask, TensorType) and mask.shape is not None and len(mask.shape) not in (1, 2, 3):
-            return f"{node.operator} has a mask of rank {len(mask.shape)}; implemented: 1, 2, 3"
-        return None
-
-    return refuse
+def _refuse_masks(node: Node, input_types: InputTypes) -> str | None:
+    """Refuses masks of four dimensions, which ONNX Runtime's CPU kernels do not take."""
+    position = {"Attention": 3, "QAttention": 5}.get(node.op_type, 4)
+    mask = input_types[position] if position < len(input_types) else None
+    if isinstance(mask, TensorType) and mask.shape is not None and len(mask.shape) not in (1, 2, 3):
+        return f"{node.operator} has a mask of rank {len(mask.shape)}; implemented: 1, 2, 3"
+    return None
 
 
 _packed_kernel = partial(
@@ -372,7 +368,7 @@ _packed_kernel = partial(
 )
 
 
-@_packed_kernel("Attention", dtypes=(FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32), refuse=_refuse_masks(3))
+@_packed_kernel("Attention", dtypes=(FLOAT32, FLOAT32, FLOAT32, INT32, FLOAT32, FLOAT32), refuse=_refuse_masks)
 def microsoft_attention(
     xp: Namespace,
     x: Array,
@@ -417,7 +413,7 @@ def attend_projected(
     return join_heads(xp, y), present
 
 
-@_packed_kernel("QAttention", dtypes=(BYTES, BYTES, *(FLOAT32,) * 3, INT32, BYTES, BYTES, FLOAT32), refuse=_refuse_masks(5))
+@_packed_kernel("QAttention", dtypes=(BYTES, BYTES, *(FLOAT32,) * 3, INT32, BYTES, BYTES, FLOAT32), refuse=_refuse_masks)
 def quantized_attention(
     xp: Namespace,
     x: Array,
@@ -448,7 +444,7 @@ def _refuse_packed(node: Node, input_types: InputTypes) -> str | None:
             )
     if not all(index < len(node.inputs) and node.inputs[index] for index in (1, 2)):
         return f"{node.operator} has no key or no value; implemented: query, key and value apart"
-    return _refuse_masks(4)(node, input_types)
+    return _refuse_masks(node, input_types)
 
 
 @microsoft_kernel(
@@ -751,35 +747,19 @@ def _list_blocks(rows: Any, columns: Any, size: int, total: int) -> Any:
     return np.repeat(np.repeat(listed, size, axis=1), size, axis=2)[:, :total, :total]
 
 
-_RULES = ("linear", "gated", "delta", "gated_delta")
+_RULES = {"update_rule": ("linear", "gated", "delta", "gated_delta")}
+_HINTS = {"chunk_size": 64}
 _ACTIVATIONS = ("none", "silu", "swish")
 
 
-def _walk_states(
-    xp: Namespace, state: Array, q: Array, k: Array, v: Array, decays: Array | None, rates: Array, *, rule: str
-) -> tuple[list[Array], Array]:
-    """Returns q^T S for each step, and the last state S (..., heads, key size, value size).
-
-    q, k, v: (steps, ..., heads, size); heads of queries may be shared, or share a state. decays: (steps, ..., key size or 1), to be
-    multiplied; rates: (steps, ..., 1).
-    """
-    outputs = []
-    heads = max(q.shape[-2], k.shape[-2])
-    for step in range(q.shape[0]):
-        if rule.startswith("gated"):
-            assert decays is not None, "a gated rule has a decay"
-            state = state * decays[step][..., None]
-        key, added = k[step], v[step]
-        if rule.endswith("delta"):
-            added = rates[step] * (added - (key[..., None, :] @ state)[..., 0, :])
-        state = state + key[..., :, None] * added[..., None, :]
-        query = xp.repeat(q[step], heads // q.shape[-2], axis=-2)
-        outputs.append((query[..., None, :] @ xp.repeat(state, heads // k.shape[-2], axis=-3))[..., 0, :])
-    return outputs, state
-
-
-@kernel("LinearAttention", since=(27,), dtypes=FLOATS, choices={"update_rule": _RULES}, outputs=2, without=("state_window",))
-@microsoft_kernel("LinearAttention", dtypes=SMALL_FLOATS, choices={"update_rule": _RULES, "state_window": (0,)}, outputs=2)
+@kernel("LinearAttention", since=(27,), dtypes=FLOATS, choices=_RULES, outputs=2, unread=_HINTS)
+@microsoft_kernel(
+    "LinearAttention",
+    dtypes=SMALL_FLOATS,
+    choices={**_RULES, "state_window": (0,)},
+    outputs=2,
+    unread={**_HINTS, "state_window": 0},
+)
 def linear_attention(
     xp: Namespace,
     query: Array,
@@ -789,11 +769,9 @@ def linear_attention(
     decay: Array | None = None,
     beta: Array | None = None,
     *,
-    chunk_size: int = 64,
     kv_num_heads: int,
     q_num_heads: int,
     scale: float = 0.0,
-    state_window: int = 0,
     update_rule: str = "gated_delta",
 ) -> tuple[Array, Array]:
     """Returns scale * q^T S at each step, and the last state S.
@@ -814,13 +792,21 @@ def linear_attention(
         None if decay is None else xp.exp(widen(decay)).reshape((batch, steps, kv_num_heads, prod(decay.shape[2:]) // kv_num_heads))
     )
     rates: Array = None if beta is None else widen(beta)[..., None]
-    factor = np.float32(scale or 1 / sqrt(q.shape[3]))
-    by_step: list[Array] = [None if each is None else xp.swapaxes(each, 0, 1) for each in (q, k, v, decays, rates)]
-    outputs, state = _walk_states(xp, state, *by_step, rule=update_rule)
-    sizes = (batch, steps, max(q_num_heads, kv_num_heads) * v.shape[3])
-    y = factor * xp.stack(outputs, axis=1).reshape(sizes) if steps else xp.zeros(sizes)
-    dtype = query.dtype if past_state is None else past_state.dtype
-    return narrow(y, query.dtype), narrow(state, dtype)
+    heads = max(q_num_heads, kv_num_heads)
+    outputs = []
+    for step in range(steps):
+        key_of_step, added = k[:, step], v[:, step]
+        if update_rule.startswith("gated"):
+            assert decays is not None, "a gated rule has a decay"
+            state = state * decays[:, step][..., None]
+        if update_rule.endswith("delta"):
+            added = rates[:, step] * (added - (key_of_step[..., None, :] @ state)[..., 0, :])
+        state = state + key_of_step[..., :, None] * added[..., None, :]
+        query_of_step = xp.repeat(q[:, step], heads // q_num_heads, axis=-2)
+        outputs.append((query_of_step[..., None, :] @ xp.repeat(state, heads // kv_num_heads, axis=-3))[..., 0, :])
+    y = xp.stack(outputs, axis=1) if outputs else xp.zeros((batch, 0, heads, v.shape[3]), dtype=np.float32)
+    y = np.float32(scale or 1 / sqrt(q.shape[3])) * y.reshape((batch, steps, heads * v.shape[3]))
+    return narrow(y, query.dtype), narrow(state, query.dtype if past_state is None else past_state.dtype)
 
 
 @microsoft_kernel("LinearAttentionGate", dtypes=(SMALL_FLOATS, FLOAT32, FLOAT32, SMALL_FLOATS), outputs=2)

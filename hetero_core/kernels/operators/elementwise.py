@@ -353,8 +353,6 @@ def bit_shift(xp: Namespace, x: Array, y: Array, *, direction: str) -> Array:
 
 
 Binary = Callable[[Namespace, Array, Array], Array]
-_BROADCAST = (7, 13, 14)
-_ORDERED = (7, 9, 13)
 
 
 def _declare(op_type: str, function: str, since: Integers, dtypes: frozenset[str]) -> Binary:
@@ -367,30 +365,26 @@ def _declare(op_type: str, function: str, since: Integers, dtypes: frozenset[str
     return compute
 
 
-# Integers wrap.
-add = _declare("Add", "add", _BROADCAST, NUMBERS)
-sub = _declare("Sub", "subtract", _BROADCAST, NUMBERS)
-mul = _declare("Mul", "multiply", _BROADCAST, NUMBERS)
-greater = _declare("Greater", "greater", _ORDERED, NUMBERS)
-less = _declare("Less", "less", _ORDERED, NUMBERS)
-_declare("GreaterOrEqual", "greater_equal", (12, 16), NUMBERS)
-_declare("LessOrEqual", "less_equal", (12, 16), NUMBERS)
-and_ = _declare("And", "logical_and", (7,), BOOL)
-or_ = _declare("Or", "logical_or", (7,), BOOL)
-xor = _declare("Xor", "logical_xor", (7,), BOOL)
-_declare("BitwiseAnd", "bitwise_and", (18,), INTEGERS)
-_declare("BitwiseOr", "bitwise_or", (18,), INTEGERS)
-_declare("BitwiseXor", "bitwise_xor", (18,), INTEGERS)
-
-
-_BOOL = np.dtype(bool)
+# As `_UNARY`, of two arrays. Integers wrap.
+_BINARY: tuple[tuple[Integers, frozenset[str], dict[str, str]], ...] = (
+    ((7, 13, 14), NUMBERS, {"Add": "add", "Mul": "multiply", "Sub": "subtract"}),
+    ((7, 9, 13), NUMBERS, {"Greater": "greater", "Less": "less"}),
+    ((12, 16), NUMBERS, {"GreaterOrEqual": "greater_equal", "LessOrEqual": "less_equal"}),
+    ((7,), BOOL, {"And": "logical_and", "Or": "logical_or", "Xor": "logical_xor"}),
+    ((18,), INTEGERS, {"BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor"}),
+)
+_COMPUTE = {
+    op_type: _declare(op_type, function, since, dtypes)
+    for since, dtypes, functions in _BINARY
+    for op_type, function in functions.items()
+}
 
 
 @kernel("Equal", since=(7, 11, 13, 19), dtypes=NUMBERS | BOOL | STRING)
 def equal(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns a == b."""
     # NumPy compares objects to objects; the element type of strings is object.
-    return xp.asarray(xp.equal(a, b), dtype=_BOOL)
+    return xp.asarray(xp.equal(a, b), dtype=bool)
 
 
 @kernel("IsNaN", since=(9, 13), dtypes=FLOATS)
@@ -419,11 +413,12 @@ def where(xp: Namespace, condition: Array, x: Array, y: Array) -> Array:
     return xp.where(condition, x, y)
 
 
-_ALIGNED: tuple[tuple[Integers, frozenset[str], dict[str, Binary]], ...] = (
-    ((1, 6), NUMBERS, {"Add": add, "Sub": sub, "Mul": mul, "Div": div}),
-    ((1,), FLOATS, {"Pow": power, "Greater": greater, "Less": less}),
-    ((1,), BOOL, {"And": and_, "Or": or_, "Xor": xor}),
-    ((1,), frozenset({"bool", "int32", "int64"}), {"Equal": equal}),
+_COMPUTE |= {"Div": div, "Equal": equal, "Pow": power}
+_ALIGNED: tuple[tuple[Integers, frozenset[str], tuple[str, ...]], ...] = (
+    ((1, 6), NUMBERS, ("Add", "Div", "Mul", "Sub")),
+    ((1,), FLOATS, ("Greater", "Less", "Pow")),
+    ((1,), BOOL, ("And", "Or", "Xor")),
+    ((1,), frozenset({"bool", "int32", "int64"}), ("Equal",)),
 )
 
 
@@ -441,6 +436,6 @@ def _register_aligned(op_type: str, since: Integers, dtypes: frozenset[str], com
         return compute(xp, a, align(a, b, axis) if broadcast else b)
 
 
-for _since, _dtypes, _computes in _ALIGNED:
-    for _op_type, _compute in _computes.items():
-        _register_aligned(_op_type, _since, _dtypes, _compute)
+for _since, _dtypes, _op_types in _ALIGNED:
+    for _op_type in _op_types:
+        _register_aligned(_op_type, _since, _dtypes, _COMPUTE[_op_type])

@@ -182,18 +182,6 @@ _CHOICES = {
 }
 
 
-def route_tokens(xp: Namespace, scores: Array, weights: Array, k: int, *, normalizes: bool) -> tuple[Array, Array]:
-    """Returns (tokens, k) experts of the largest scores, the later of equal scores first, and their weights."""
-    count = scores.shape[1]
-    # Sorted backwards: of equal scores ONNX Runtime prefers the expert with the larger number.
-    order = xp.argsort(-scores[:, ::-1], axis=1, stable=True)[:, :k]
-    experts = count - 1 - order
-    chosen = xp.take_along_axis(weights, experts, axis=1)
-    if normalizes:
-        chosen = chosen / xp.sum(chosen, axis=1, keepdims=True)
-    return experts, chosen
-
-
 def activate_expert(
     xp: Namespace,
     x: Array,
@@ -216,15 +204,17 @@ def activate_expert(
     return xp.maximum(x, np.float32(0)) if activation_type == "relu" else x
 
 
-def refuse_fusion(node: Node, input_types: InputTypes) -> str | None:
-    """Refuses SwiGLU with separate gates and values, which ONNX Runtime's CPU kernels do not run."""
+def _refuse_experts(node: Node, input_types: InputTypes) -> str | None:
+    """Refuses weights that are laid out for a single engine, and SwiGLU with gates and values apart, which ONNX Runtime does not run."""
+    if node.attributes.get("weights_prepacked", -1) == 1:
+        return f"weights_prepacked of {node.operator} is 1, a layout of one execution provider; implemented: raw weights"
     is_swiglu = node.attributes.get("activation_type", "relu") == "swiglu"
     if is_swiglu and node.attributes.get("swiglu_fusion", 0) != 1:
         return f"swiglu_fusion of {node.operator} is {node.attributes.get('swiglu_fusion', 0)}; implemented for swiglu: 1"
     return None
 
 
-@microsoft_kernel("MoE", halves=(0,), dtypes=FLOAT32, choices=_CHOICES, refuse=refuse_fusion, shared=_ACTIVATION, unread=_UNREAD)
+@microsoft_kernel("MoE", halves=(0,), dtypes=FLOAT32, choices=_CHOICES, refuse=_refuse_experts, shared=_ACTIVATION, unread=_UNREAD)
 def mixture_of_experts(
     xp: Namespace,
     x: Array,
@@ -243,41 +233,47 @@ def mixture_of_experts(
     x: (tokens, hidden) or (batch, steps, hidden); router_probs: logits (tokens, experts); fc1_weights: (experts, inner, hidden);
     fc2_weights: (experts, hidden, inner).
     """
-    rows = x.reshape((-1, x.shape[-1]))
-    shares = softmax_of(xp, router_probs, 1)
-    experts, weights = route_tokens(xp, shares, shares, k, normalizes=bool(normalize_routing_weights))
-
     products = ((fc1_weights.__getitem__, fc1_bias), (fc2_weights.__getitem__, fc2_bias))
-    return sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], products, activation).reshape(x.shape)
+    return mix_experts(xp, x, router_probs, None, products, activation, k=k, normalizes=bool(normalize_routing_weights))
 
 
 Products = tuple[tuple[Callable[[int], Array], Array | None], ...]
 
 
-def sum_experts(
-    xp: Namespace, rows: Array, experts: Array, weights: Array, count: int, products: Products, activation: Mapping[str, Any]
+def mix_experts(
+    xp: Namespace,
+    x: Array,
+    router_probs: Array,
+    router_weights: Array | None,
+    products: Products,
+    activation: Mapping[str, Any],
+    *,
+    k: int,
+    normalizes: bool,
 ) -> Array:
-    """Returns the weighted sum over the experts of each token; every expert sees all tokens, and counts if it was chosen.
+    """Returns for each token the weighted sum of its k likeliest experts; every expert sees all tokens, and counts if it was chosen.
 
-    products: the weights by expert and the bias, for each of both products.
+    products: the weights by expert and the bias, for each of both products. The weights of the experts are their probabilities, or
+    `router_weights`.
     """
+    shares = softmax_of(xp, widen(router_probs), 1)
+    count = shares.shape[1]
+    # Sorted backwards: of equal shares ONNX Runtime prefers the expert with the larger number.
+    experts = count - 1 - xp.argsort(-shares[:, ::-1], axis=1, stable=True)[:, :k]
+    weights = xp.take_along_axis(shares if router_weights is None else widen(router_weights), experts, axis=1)
+    if normalizes:
+        weights = weights / xp.sum(weights, axis=1, keepdims=True)
+    rows = widen(x.reshape((-1, x.shape[-1])))
     y = xp.zeros(rows.shape, dtype=np.float32)
     for index in range(count):
         share = xp.sum(xp.where(experts == index, weights, np.float32(0)), axis=1, keepdims=True)
-        x = rows
+        inner = rows
         for place, (read_weights, bias) in enumerate(products):
-            x = activate_expert(xp, x, **activation) if place else x
-            x = multiply(xp, x, read_weights(index).T)
-            x = x if bias is None else x + widen(bias[index])
-        y = y + xp.where(share > 0, share * x, np.float32(0))
-    return y
-
-
-def _refuse_quantization(node: Node, input_types: InputTypes) -> str | None:
-    """Refuses weights that are laid out for a single engine, and scales of 8 bits."""
-    if node.attributes.get("weights_prepacked", -1) == 1:
-        return f"weights_prepacked of {node.operator} is 1, a layout of one execution provider; implemented: raw weights"
-    return refuse_fusion(node, input_types)
+            inner = activate_expert(xp, inner, **activation) if place else inner
+            inner = multiply(xp, inner, read_weights(index).T)
+            inner = inner if bias is None else inner + widen(bias[index])
+        y = y + xp.where(share > 0, share * inner, np.float32(0))
+    return narrow(y.reshape(x.shape), x.dtype)
 
 
 @microsoft_kernel(
@@ -287,7 +283,7 @@ def _refuse_quantization(node: Node, input_types: InputTypes) -> str | None:
         *(UINT8, SMALL_FLOATS, SMALL_FLOATS, UINT8, UINT8, UINT8, SMALL_FLOATS),
     ),
     choices={**_CHOICES, "quant_type": ("int",), "expert_weight_bits": (2, 4, 8), "accuracy_level": (0, 1, 2, 3, 4)},
-    refuse=_refuse_quantization,
+    refuse=_refuse_experts,
     shared=_ACTIVATION,
     unread={**_UNREAD, "accuracy_level": 0, "quant_type": "int", "weights_prepacked": -1},
 )
@@ -318,12 +314,8 @@ def quantized_mixture_of_experts(
     """Returns the result of MoE for weights in codes of 2, 4 or 8 bits with a scale for each row or block of a row."""
     if fc3_weights is not None:
         raise ValueError("weights of a third product are not implemented; fuse them into the first with swiglu_fusion 1")
-    rows = widen(x.reshape((-1, x.shape[-1])))
-    shares = softmax_of(xp, widen(router_probs), 1)
-    mixing = shares if router_weights is None else widen(router_weights)
     # ONNX Runtime takes the softmax over the chosen experts alone, so without router weights theirs always sum to 1.
     normalizes = bool(normalize_routing_weights) or router_weights is None
-    experts, weights = route_tokens(xp, shares, mixing, k, normalizes=normalizes)
 
     def restore(packed: Array, scales: Array, zero_points: Array | None, index: int) -> Array:
         codes = unpack_bits(xp, packed[index], expert_weight_bits)
@@ -338,5 +330,4 @@ def quantized_mixture_of_experts(
         (partial(restore, fc1_weights, fc1_scales, fc1_zero_points), fc1_bias),
         (partial(restore, fc2_weights, fc2_scales, fc2_zero_points), fc2_bias),
     )
-    y = sum_experts(xp, rows, experts, weights, fc1_weights.shape[0], products, activation)
-    return narrow(y.reshape(x.shape), x.dtype)
+    return mix_experts(xp, x, router_probs, router_weights, products, activation, k=k, normalizes=normalizes)

@@ -62,11 +62,8 @@ def _prepare_imputer(
     replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
 ) -> tuple[Floats, float]:
-    if bool(imputed_value_floats) == bool(imputed_value_int64s):
-        raise ValueError("needs the values to put in either as floats or as integers")
-    if imputed_value_floats:
-        return imputed_value_floats, replaced_value_float
-    return imputed_value_int64s, replaced_value_int64
+    values = choose_list(imputed_value_int64s, imputed_value_floats, "imputed values", "floats")
+    return values, replaced_value_float if imputed_value_floats else replaced_value_int64
 
 
 @ml_kernel("Imputer", since=(1,), dtypes=NUMERIC, prepare=_prepare_imputer)
@@ -154,11 +151,17 @@ def _look_up(lookup: Lookup, x: Array) -> Array:
     return np.fromiter(results, lookup.dtype, x.size).reshape(x.shape)
 
 
-def _choose_one(kinds: Mapping[str, Any], what: str) -> tuple[str, Any]:
-    lists = {name: value for name, value in kinds.items() if value is not None}
-    if len(lists) != 1:
-        raise ValueError(f"needs one list of {what}, has {len(lists)}")
-    return next(iter(lists.items()))
+_DTYPES = {"floats": np.float32, "int64s": np.int64, "strings": object, "tensor": None}
+"""Kind of a list of keys or values -> the NumPy type of its elements; a tensor has its own."""
+_LISTS = {f"{part}_{kind}": None for part in ("keys", "values") for kind in _DTYPES}
+
+
+def _choose_one(lists: Mapping[str, Any], part: str) -> tuple[str, Any]:
+    """Returns the kind and the elements of the only list of keys or of values. Raises: ValueError."""
+    present = [(kind, values) for kind in _DTYPES if (values := lists.get(f"{part}_{kind}")) is not None]
+    if len(present) != 1:
+        raise ValueError(f"needs one list of {part}, has {len(present)}")
+    return present[0]
 
 
 def _prepare_label_encoder(
@@ -169,20 +172,10 @@ def _prepare_label_encoder(
     default_int64: int = -1,
     default_string: str = "_Unused",
     default_tensor: Any = None,
-    keys_floats: Floats | None = None,
-    keys_int64s: Integers | None = None,
-    keys_strings: Texts | None = None,
-    keys_tensor: Any = None,
-    values_floats: Floats | None = None,
-    values_int64s: Integers | None = None,
-    values_strings: Texts | None = None,
-    values_tensor: Any = None,
+    **lists: Any,
 ) -> Lookup:
-    _, keys = _choose_one({"floats": keys_floats, "int64s": keys_int64s, "strings": keys_strings, "tensor": keys_tensor}, "keys")
-    kind, values = _choose_one(
-        {"floats": values_floats, "int64s": values_int64s, "strings": values_strings, "tensor": values_tensor}, "values"
-    )
-    dtype = values.dtype if kind == "tensor" else np.dtype({"floats": np.float32, "int64s": np.int64, "strings": object}[kind])
+    (_, keys), (kind, values) = _choose_one(lists, "keys"), _choose_one(lists, "values")
+    dtype = values.dtype if kind == "tensor" else np.dtype(_DTYPES[kind])
     if kind == "tensor" and default_tensor is not None:
         default = default_tensor.reshape(-1)[0]
     else:
@@ -200,13 +193,14 @@ def _refuse_nan(node: Node, input_types: InputTypes) -> str | None:
     return None
 
 
-@ml_kernel("LabelEncoder", since=(4,), dtypes=_TENSOR_LABELS, runs_on_host=True, prepare=_prepare_label_encoder)
+@ml_kernel("LabelEncoder", since=(4,), dtypes=_TENSOR_LABELS, runs_on_host=True, prepare=_prepare_label_encoder, shared=_LISTS)
 @ml_kernel(
     "LabelEncoder",
     since=(2,),
     dtypes=_LABELS,
     runs_on_host=True,
     prepare=_prepare_label_encoder,
+    shared=_LISTS,
     without=("default_tensor", "keys_tensor", "values_tensor"),
     refuse=_refuse_nan,
 )

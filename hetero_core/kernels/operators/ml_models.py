@@ -70,11 +70,11 @@ def as_rows(xp: Namespace, x: Array) -> Array:
     return rows if rows.dtype == np.float64 else widen(rows).astype(np.float32)
 
 
-def choose_list(integers: Integers, strings: Texts, what: str) -> tuple[Any, ...]:
+def choose_list(integers: Integers, others: tuple[Any, ...], what: str, kind: str = "strings") -> tuple[Any, ...]:
     """Returns the attribute that is given. Raises: ValueError for none or both."""
-    if bool(integers) == bool(strings):
-        raise ValueError(f"needs its {what} either as integers or as strings")
-    return integers or strings
+    if bool(integers) == bool(others):
+        raise ValueError(f"needs its {what} either as integers or as {kind}")
+    return integers or others
 
 
 def read_labels(integers: Integers, strings: Texts) -> Array:
@@ -213,9 +213,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """Weights (vectors, 1) and offset; `similarity` is None for a plain linear model."""
+    """Weights (vectors, 1) and offset. The coefficients of a plain linear model are its one vector, whose weight is 1."""
 
-    similarity: Similarity | None
+    similarity: Similarity
     weights: Array
     rho: float
     is_one_class: bool
@@ -372,7 +372,9 @@ def _prepare_svm_regressor(
         raise ValueError(f"has no support vectors for its kernel {kernel_type}")
     if len(rho) != 1:
         raise ValueError(f"has {len(rho)} values of rho instead of one")
-    similarity = _prepare_similarity(xp, support_vectors, n_supports, kernel_type, kernel_params) if n_supports else None
+    if not n_supports:
+        support_vectors, n_supports, coefficients = coefficients, 1, (1.0,)
+    similarity = _prepare_similarity(xp, support_vectors, n_supports, kernel_type, kernel_params)
     weights = xp.asarray([[value] for value in coefficients], dtype=np.float64)
     return Regression(similarity, weights, float(rho[0]), bool(one_class))
 
@@ -387,9 +389,7 @@ def _prepare_svm_regressor(
 )
 def svm_regressor(xp: Namespace, x: Array, *, prepared: Regression) -> Array:
     """Returns K(x, vectors) w + rho, float32 (rows, 1); for one class its sign, -1 or 1. Source: ONNX SVMRegressor-1, libsvm."""
-    rows = as_rows(xp, x)
-    compared = rows.astype(np.float64) if prepared.similarity is None else _compare(xp, prepared.similarity, rows)
-    y = xp.matmul(compared, prepared.weights) + prepared.rho
+    y = xp.matmul(_compare(xp, prepared.similarity, as_rows(xp, x)), prepared.weights) + prepared.rho
     return (xp.where(y > 0, 1.0, -1.0) if prepared.is_one_class else y).astype(np.float32)
 
 

@@ -105,66 +105,86 @@ def _clip_first(xp: Namespace, activation: Activation, limit: float) -> Activati
     return lambda x: activation(xp.clip(x, -limit, limit))
 
 
-def walk_steps(
-    xp: Namespace, projected: Array, lengths: Integers, states: States, step: CellStep, *, backward: bool
-) -> tuple[Array, States]:
+def walk_steps(xp: Namespace, projected: Array, lengths: Integers, states: States, step: CellStep) -> tuple[Array, States]:
     """Returns the first state at every step, (steps, batch, hidden), and the states at the end."""
-    count = projected.shape[0]
-    shortest = min(lengths, default=count)
-    outputs = [states[0]] * count
-    for index in reversed(range(count)) if backward else range(count):
+    shortest = min(lengths, default=projected.shape[0])
+    outputs = []
+    for index in range(projected.shape[0]):
         fresh = step(projected[index], states)
         if index < shortest:
             states = fresh
-            outputs[index] = fresh[0]
+            outputs.append(fresh[0])
             continue
         lives = xp.asarray([[index < length] for length in lengths])
         states = tuple(xp.where(lives, new, old) for new, old in zip(fresh, states, strict=True))
-        outputs[index] = xp.where(lives, fresh[0], fresh[0].dtype.type(0))
+        outputs.append(xp.where(lives, fresh[0], fresh[0].dtype.type(0)))
     return xp.stack(outputs) if outputs else xp.empty((0, *states[0].shape), dtype=states[0].dtype), states
 
 
 def run_directions(
     xp: Namespace,
     x: Array,
-    w: Array,
-    r: Array,
+    b: Array | None,
+    input_of: Callable[[int], Activation],
+    step_of: Callable[[int], CellStep],
     *,
+    sizes: tuple[int, int],
     sequence_lens: Array | None,
     initials: tuple[Array | None, ...],
-    bias_of: Callable[[int], Array],
-    step_of: Callable[[int], CellStep],
     direction: str = "forward",
     layout: int = 0,
     **_: Any,
 ) -> tuple[Array, ...]:
-    """Returns Y and the final states in the operator's layout. `bias_of` and `step_of` give the parts of a direction."""
+    """Returns Y and the final states in the operator's layout.
+
+    b: input bias and state bias of each direction. `input_of` and `step_of` give a direction's product of the inputs and its step.
+    sizes: the directions and the hidden size. In a backward direction each sequence begins at its own end.
+    """
+    directions, hidden = sizes
     wide = xp.swapaxes(widen(x), 0, 1) if layout else widen(x)
     steps, batch = wide.shape[:2]
-    hidden = r.shape[-1]
     lengths = integers_of(sequence_lens) or (steps,) * batch
+    longest = max(lengths, default=0)
+    rows = wide[:longest].reshape((longest * batch, wide.shape[2]))
     sequences, finals = [], []
-    for index in range(w.shape[0]):
+    for index in range(directions):
         starts = tuple(
             xp.zeros((batch, hidden), dtype=wide.dtype)
             if initial is None
             else widen(initial[:, index] if layout else initial[index])
             for initial in initials
         )
-        projected = multiply(xp, wide, widen(w[index]).T) + bias_of(index)
-        backward = direction == "reverse" or index == 1
-        outputs, states = walk_steps(xp, projected, lengths, starts, step_of(index), backward=backward)
-        sequences.append(outputs)
+        order = _reverse_rows(xp, longest, lengths) if direction == "reverse" or index == 1 else slice(None)
+        projected = input_of(index)(rows)
+        projected = projected if b is None else projected + sum(_split_columns(widen(b[index]), 2))
+        projected = projected.reshape((longest, batch, projected.shape[-1]))
+        outputs, states = walk_steps(xp, projected[order], lengths, starts, step_of(index))
+        sequences.append(outputs[order])
         finals.append(states)
     y = xp.stack(sequences, axis=1)
+    if longest < steps:
+        y = xp.concatenate([y, xp.zeros((steps - longest, *y.shape[1:]), dtype=y.dtype)])
     y = xp.transpose(y, (2, 0, 1, 3)) if layout else y
     last = (xp.stack(parts, axis=1 if layout else 0) for parts in zip(*finals, strict=True))
     return tuple(narrow(part, x.dtype) for part in (y, *last))
 
 
-def sum_biases(b: Array | None) -> Callable[[int], Array]:
-    """Returns a function that gives a direction's bias: input bias plus state bias, 0 if there is no bias."""
-    return lambda index: 0 if b is None else sum(_split_columns(widen(b[index]), 2))
+def _reverse_rows(xp: Namespace, steps: int, lengths: Integers) -> Any:
+    """Returns the index of (steps, rows, ...) that turns around the steps of each row, as far as it reaches."""
+    if min(lengths, default=steps) == steps:
+        return slice(None, None, -1)
+    places = [[length - 1 - step if step < length else step for length in lengths] for step in range(steps)]
+    return xp.asarray(places, dtype=np.int64), xp.arange(len(lengths))[None, :]
+
+
+def _multiply_by(xp: Namespace, weights: Array) -> Callable[[int], Activation]:
+    """Returns a function of a direction that returns its product with the transposed weights."""
+
+    def weigh(index: int) -> Activation:
+        transposed = widen(weights[index]).T
+        return lambda values: multiply(xp, values, transposed)
+
+    return weigh
 
 
 def _split_columns(x: Array, count: int) -> list[Array]:
@@ -190,10 +210,11 @@ def rnn(
     functions = choose_activations(xp, activations or ("Tanh", "Tanh"), **walk)
 
     def step_of(index: int) -> CellStep:
-        recurrence, activate = widen(r[index]).T, functions[index]
-        return lambda projected, states: (activate(projected + multiply(xp, states[0], recurrence)),)
+        recur, activate = _multiply_by(xp, r)(index), functions[index]
+        return lambda projected, states: (activate(projected + recur(states[0])),)
 
-    return run_directions(xp, x, w, r, sequence_lens=lens, initials=(initial_h,), bias_of=sum_biases(b), step_of=step_of, **walk)
+    sizes, initials = (w.shape[0], r.shape[-1]), (initial_h,)
+    return run_directions(xp, x, b, _multiply_by(xp, w), step_of, sizes=sizes, sequence_lens=lens, initials=initials, **walk)
 
 
 @kernel("GRU", since=(7, 14, 22), outputs=2, **_LATER)
@@ -215,14 +236,10 @@ def gru(
     """Returns Y and Y_h of H = (1 - z) h + z H with update gate z and reset gate inside h."""
     functions = choose_activations(xp, activations or ("Sigmoid", "Tanh") * w.shape[0], **walk)
     hidden = r.shape[-1]
-
-    def bias_of(index: int) -> Array:
-        if b is None:
-            return 0
-        of_input, of_state = _split_columns(widen(b[index]), 2)
+    outer_bias = b
+    if b is not None and linear_before_reset:
         # The hidden gate's recurrent bias belongs inside the reset when the operator resets after the product.
-        state_bias = xp.concatenate([of_state[: 2 * hidden], xp.zeros_like(of_state[:hidden])]) if linear_before_reset else of_state
-        return of_input + state_bias
+        outer_bias = xp.concatenate([b[:, : 5 * hidden], xp.zeros_like(b[:, 5 * hidden :])], axis=1)
 
     def step_of(index: int) -> CellStep:
         gates = widen(r[index])[: 2 * hidden].T
@@ -243,7 +260,8 @@ def gru(
 
         return step
 
-    return run_directions(xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h,), bias_of=bias_of, step_of=step_of, **walk)
+    sizes, initials, input_of = (w.shape[0], hidden), (initial_h,), _multiply_by(xp, w)
+    return run_directions(xp, x, outer_bias, input_of, step_of, sizes=sizes, sequence_lens=sequence_lens, initials=initials, **walk)
 
 
 @kernel("LSTM", since=(7, 14, 22), outputs=3, **{**_LATER, "shared": {**_LATER["shared"], **_OF_LSTM}})
@@ -261,36 +279,34 @@ def lstm(
     **walk: Any,
 ) -> tuple[Array, ...]:
     """Returns Y, Y_h and Y_c of C = f C + i c, H = o h(C), with peepholes p and gates in the order i, o, f, c."""
-    make_step = _plan_lstm(xp, w.shape[0], p, **walk)
-
-    def step_of(index: int) -> CellStep:
-        recurrence = widen(r[index]).T
-        return make_step(index, lambda state: multiply(xp, state, recurrence))
-
-    return run_directions(
-        xp, x, w, r, sequence_lens=sequence_lens, initials=(initial_h, initial_c), bias_of=sum_biases(b), step_of=step_of, **walk
-    )
+    products, sizes, initials = (_multiply_by(xp, w), _multiply_by(xp, r)), (w.shape[0], r.shape[-1]), (initial_h, initial_c)
+    return _run_lstm(xp, x, b, p, *products, sizes=sizes, sequence_lens=sequence_lens, initials=initials, **walk)
 
 
-def _plan_lstm(
+def _run_lstm(
     xp: Namespace,
-    directions: int,
+    x: Array,
+    b: Array | None,
     p: Array | None,
+    input_of: Callable[[int], Activation],
+    recur_of: Callable[[int], Activation],
     *,
+    sizes: tuple[int, int],
     activations: Texts | None = None,
     clip: float | None = None,
     input_forget: int = 0,
     **walk: Any,
-) -> Callable[[int, Activation], CellStep]:
-    """Returns a function that makes the step of a direction, from (h, c) to (h, c), with peepholes p.
+) -> tuple[Array, ...]:
+    """Returns the results of an LSTM with peepholes p.
 
-    It takes the function that returns the summands of a hidden state for the gates i, o, f, c. With input_forget the forget gate is 1
-    minus the input gate. `clip` limits the inputs of the gates and of g, and not the input of h. ONNX's text says "the input of
-    activations"; ONNX Runtime and OpenVINO compute it so.
+    `input_of` and `recur_of` give a direction's products of the inputs and of the hidden state for the gates i, o, f, c. With input_forget
+    the forget gate is 1 minus the input gate. `clip` limits the inputs of the gates and of g, and not the input of h. ONNX's text says "the
+    input of activations"; ONNX Runtime and OpenVINO compute it so.
     """
-    functions = choose_activations(xp, activations or ("Sigmoid", "Tanh", "Tanh") * directions, **walk)
+    functions = choose_activations(xp, activations or ("Sigmoid", "Tanh", "Tanh") * sizes[0], **walk)
 
-    def make_step(index: int, recur: Activation) -> CellStep:
+    def step_of(index: int) -> CellStep:
+        recur = recur_of(index)
         peep_i, peep_o, peep_f = (0, 0, 0) if p is None else _split_columns(widen(p[index]), 3)
         activate_gate, activate_cell, activate_output = functions[3 * index : 3 * index + 3]
         if clip is not None:
@@ -307,40 +323,34 @@ def _plan_lstm(
 
         return step
 
-    return make_step
+    return run_directions(xp, x, b, input_of, step_of, sizes=sizes, **walk)
 
 
-_LSTM_COMMON: Mapping[str, Any] = {
-    "choices": {"direction": _DIRECTIONS["direction"], "input_forget": (0, 1)},
-    "outputs": 3,
-    "refuse": refuse_activations,
-    "shared": {**WALK, **_OF_LSTM},
-    "unread": {"hidden_size": None},
-}
+def _quantize_products(xp: Namespace, weights: Array, scales: Array, zero_points: Array) -> Callable[[int], Activation]:
+    """Returns `_multiply_by` with 8-bit weights, which are widened once, of values that are quantized to 8 bits first."""
 
+    def weigh(index: int) -> Activation:
+        own, scale = weights[index], shape_columns(scales[index], weights[index])
+        wide = center(own, shape_columns(zero_points[index], own))
 
-def _reverse_rows(xp: Namespace, steps: int, lengths: Integers) -> tuple[Array, Array]:
-    """Returns indices of (steps, rows, ...) that turn around the steps of each row, as far as it reaches."""
-    places = [[length - 1 - step if step < length else step for length in lengths] for step in range(steps)]
-    return xp.asarray(places, dtype=np.int64).reshape((steps, len(lengths))), xp.arange(len(lengths))[None, :]
+        def multiply_codes(values: Array) -> Array:
+            codes, own_scale, own_zero = dynamic_quantize_linear(xp, values)
+            return wrap_sums(multiply(xp, center(codes, own_zero), wide)).astype(np.float32) * (own_scale * scale)
 
+        return multiply_codes
 
-def _quantize_products(xp: Namespace, weights: Array, scale: Array, zero_point: Array) -> Activation:
-    """Returns the product with 8-bit weights of values that are quantized to 8 bits first; the weights are widened once."""
-    wide, factor = center(weights, shape_columns(zero_point, weights)), shape_columns(scale, weights)
-
-    def multiply_codes(values: Array) -> Array:
-        codes, own_scale, own_zero = dynamic_quantize_linear(xp, values)
-        return wrap_sums(multiply(xp, center(codes, own_zero), wide)).astype(np.float32) * (own_scale * factor)
-
-    return multiply_codes
+    return weigh
 
 
 @microsoft_kernel(
     "DynamicQuantizeLSTM",
     dtypes=(FLOAT32, BYTES, BYTES, FLOAT32, INT32, FLOAT32, FLOAT32, FLOAT32, FLOAT32, BYTES, FLOAT32, BYTES),
     host=(4,),
-    **_LSTM_COMMON,
+    choices={"direction": _DIRECTIONS["direction"], "input_forget": (0, 1)},
+    outputs=3,
+    refuse=refuse_activations,
+    shared={**WALK, **_OF_LSTM},
+    unread={"hidden_size": None},
 )
 def dynamic_quantize_lstm(
     xp: Namespace,
@@ -357,31 +367,12 @@ def dynamic_quantize_lstm(
     r_scale: Array,
     r_zero_point: Array,
     **walk: Any,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, ...]:
     """Returns Y, Y_h and Y_c of an LSTM with inputs and hidden states quantized to 8 bits by their own range before each product.
 
     w: (directions, input, 4 hidden); r: (directions, hidden, 4 hidden); scales and zero points for each direction, or each of its
     columns.
     """
-    steps, batch = x.shape[:2]
-    size = r.shape[1]
-    lengths = integers_of(sequence_lens) or (steps,) * batch
-    make_step, bias_of = _plan_lstm(xp, w.shape[0], p, **walk), sum_biases(b)
-    nothing = xp.zeros((batch, size), dtype=np.float32)
-    results = []
-    for index in range(w.shape[0]):
-        multiply_input = _quantize_products(xp, w[index], w_scale[index], w_zero_point[index])
-        recur = _quantize_products(xp, r[index], r_scale[index], r_zero_point[index])
-        # Steps beyond all sequences do not count for the range.
-        longest = max(lengths, default=0)
-        projected = multiply_input(x[:longest].reshape((longest * batch, x.shape[2])))
-        filler = xp.zeros(((steps - longest) * batch, 4 * size), dtype=np.float32)
-        projected = xp.concatenate([projected, filler], axis=0)
-        starts = tuple(nothing if initial is None else initial[index] for initial in (initial_h, initial_c))
-        rows = projected.reshape((steps, batch, 4 * size)) + bias_of(index)
-        # Each row begins at its own end, since the rows of a step share the range of their codes.
-        order = _reverse_rows(xp, steps, lengths) if walk.get("direction") == "reverse" or index == 1 else slice(None)
-        outputs, states = walk_steps(xp, rows[order], lengths, starts, make_step(index, recur), backward=False)
-        results.append((outputs[order], *states))
-    ys, hs, cs = zip(*results, strict=True)
-    return xp.stack(ys, axis=1), xp.stack(hs), xp.stack(cs)
+    products = _quantize_products(xp, w, w_scale, w_zero_point), _quantize_products(xp, r, r_scale, r_zero_point)
+    sizes, initials = (w.shape[0], r.shape[1]), (initial_h, initial_c)
+    return _run_lstm(xp, x, b, p, *products, sizes=sizes, sequence_lens=sequence_lens, initials=initials, **walk)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_core.kernels.precision import Array, Floats, Integers, Namespace, Texts
-from hetero_core.kernels.registry import FLOAT32, INT64, NUMBERS, STRING, kernel, microsoft_kernel
+from hetero_core.kernels.registry import FLOAT32, INDEX, INT64, STRING, kernel, microsoft_kernel
 from hetero_core.kernels.tables import InputTypes
 from hetero_core.network.operators import broadcast_sizes
 
@@ -182,7 +182,7 @@ def _prepare_tfidf(
 @kernel(
     "TfIdfVectorizer",
     since=(9,),
-    dtypes=STRING | (NUMBERS & {"int32", "int64"}),
+    dtypes=STRING | INDEX,
     choices={"mode": ("TF", "IDF", "TFIDF")},
     runs_on_host=True,
     prepare=_prepare_tfidf,
@@ -255,11 +255,8 @@ def _split(text: str, places: list[tuple[int, int]]) -> list[str]:
     return [text[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
 
-@kernel(
+@microsoft_kernel(
     "Tokenizer",
-    domain="com.microsoft",
-    # ONNX has no schema for it, hence no version.
-    since=(0,),
     dtypes=STRING,
     choices={"mark": (0,)},
     runs_on_host=True,
@@ -284,7 +281,7 @@ def tokenizer(xp: Namespace, x: Array, *, prepared: TokenRule) -> Array:
     return y.reshape((*x.shape, longest))
 
 
-_HASHED = frozenset({"int32", "uint32", "int64", "uint64", "float32", "float64"}) | STRING
+_HASHED = STRING | {"int32", "uint32", "int64", "uint64", "float32", "float64"}
 
 
 @microsoft_kernel("NGramRepeatBlock", dtypes=(INT64, FLOAT32), runs_on_host=True)

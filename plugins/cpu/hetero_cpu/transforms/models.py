@@ -319,8 +319,8 @@ def _write_machine(writer: Writer, node: Node, network: Network) -> bool:
     if is_classifier and machine.post_transform != "NONE":
         return False
     x, similarity, add_floats = node.inputs[0], machine.similarity, partial(_add_floats, writer, writer.dtype(node.inputs[0]))
-    if similarity is None or similarity.kernel_type == "LINEAR":
-        compared, weights = x, weights if similarity is None else similarity.vectors @ weights
+    if similarity.kernel_type == "LINEAR":
+        compared, weights = x, similarity.vectors @ weights
     elif similarity.kernel_type == "RBF":
         center = similarity.vectors.mean(axis=1)
         vectors = similarity.vectors - center[:, None]
