@@ -16,7 +16,7 @@ from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.hints import rebuild_graph
 from hetero_core.network.inference import LARGEST_READ_CONSTANT, merge_into
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.tensors import read_type, write_tensor
+from hetero_core.network.tensors import read_type, write_tensor, write_type
 from hetero_core.network.types import TensorType, ValueSpec, ValueType
 from hetero_core.network.writer import GraphWriter, opsets_of_nodes, write_model
 
@@ -46,28 +46,53 @@ def ask_onnx(
         if array is not None and array.dtype != object and value not in known:
             known[value] = Initializer.of_array(array)
     try:
-        return _ask(node, types, known)
+        schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
+        if node.bodies or not schema.has_type_and_shape_inference_function:
+            return _ask_about_model(node, types, known)
+        input_types = {value: types[value] for value in node.inputs if value in types}
+        return node, infer_alone(node, input_types | {name: each.type for name, each in known.items()}, known)
     except Exception as error:  # noqa: BLE001  # compiled code of onnx raises exceptions of any type
         logger.info("onnx cannot infer the types of node %s: %s", node.label, error)
         objections[node.name] = str(error)
         return node, {}
 
 
-def _ask(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> tuple[Node, dict[str, ValueType]]:
-    """Returns the node, and the types that onnx infers for a model of this node alone, inside of bodies and functions, too.
-
-    Raises: exceptions of onnx.
-    """
-    asked = node
+def infer_alone(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]) -> dict[str, ValueType]:
+    """Returns the types that onnx infers for a node without bodies. Raises: exceptions of onnx."""
     if node.op_type == "STFT" and "onesided" not in node.attributes:
         # onnx's inference takes it for 0 if the node does not state it; ONNX says 1.
-        asked = replace(node, attributes={**node.attributes, "onesided": 1})
+        node = replace(node, attributes={**node.attributes, "onesided": 1})
+    schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
+    protos, tensors = {}, {}
+    for value in node.inputs:
+        if not value:
+            continue
+        protos[value] = onnx.TypeProto()
+        if value in types:
+            write_type(types[value], protos[value])
+        constant = constants.get(value)
+        if constant is not None and constant.nbytes <= LARGEST_READ_CONSTANT and constant.dtype != "string":
+            tensors[value] = onnx.TensorProto()
+            write_tensor(constant.array, tensors[value], name=value)
+    opsets = [onnx.helper.make_opsetid(node.domain, node.opset)]
+    node_proto = onnx.NodeProto()
+    GraphWriter(states_type=lambda _: True).write_node(node, node_proto, {node.domain: node.opset})
+    protos = {name: proto for name, proto in protos.items() if proto.WhichOneof("value")}
+    outputs = onnx.shape_inference.infer_node_outputs(schema, node_proto, protos, tensors, opset_imports=opsets)
+    read = {name: read_type(proto, f"value '{name}'") for name, proto in outputs.items() if name}
+    return {name: value_type for name, value_type in read.items() if value_type is not None}
+
+
+def _ask_about_model(
+    node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Initializer]
+) -> tuple[Node, dict[str, ValueType]]:
+    """Returns the node, and the types that onnx infers for a model of this node alone, inside of bodies and functions, too."""
     reads = [value for value in node.reads if value not in constants]
     single = Network(
         node.name,
         tuple(ValueSpec(value, types.get(value, TensorType(None))) for value in reads),
         tuple(ValueSpec(value, TensorType(None)) for value in node.writes),
-        (asked,),
+        (node,),
         dict(constants),
         opsets=opsets_of_nodes([node]),
     )
@@ -76,10 +101,7 @@ def _ask(node: Node, types: Mapping[str, ValueType], constants: Mapping[str, Ini
     # A tensor without an element type may stand for a sequence, of which onnx's expansion of SequenceMap tells nothing.
     for output in model.graph.output:
         output.ClearField("type")
-    # An error within a body, or in onnx's expansion of a function, leaves types that are right.
-    schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
-    is_strict = not node.bodies and schema.has_type_and_shape_inference_function
-    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=is_strict).graph
+    inferred = onnx.shape_inference.infer_shapes(model).graph
     outputs = read_types(inferred)
     return _absorb_bodies(node, inferred.node[0]), {value: outputs[value] for value in node.writes if value in outputs}
 
