@@ -18,13 +18,12 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
 from itertools import chain, takewhile
 from time import monotonic, perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -36,15 +35,13 @@ from hetero_core.composing.runs import is_ready
 from hetero_core.contract import CancelToken, Done, Executable, RunContext, is_candidate
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.threads import HINT_KEY
-from hetero_core.devices.watch import OutOfTimeError
+from hetero_core.devices.watch import OutOfTimeError, call_within
 from hetero_core.errors import ClosedError, DeviceTimeoutError, HeteroError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executors import Executor
 from hetero_core.runtime.first_runs import FIRST_RUNS
 from hetero_core.transforms.constants import RANDOM_OPERATORS
-
-Result = TypeVar("Result")
 
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
@@ -157,8 +154,6 @@ _LOAD_SECONDS, _RUN_SECONDS = 300.0, 60.0
 """Seconds in which a further device must load the network, and in which it must answer a query and two devices be compared on one size of
 requests, before the choice goes on without the device that hangs.
 """
-_CLOSING_SECONDS = 10.0
-"""Seconds that the end of a network or process waits at most for a load or run of the choice."""
 _TURN_SECONDS, _POLL_SECONDS = 30.0, 0.1
 """Seconds that a choice waits for the choices of other networks, and between two looks at its network, which may be closed."""
 _SIZE_RATIO = 4
@@ -553,7 +548,8 @@ class Loader:
     def _takes_all(self, name: str) -> bool:
         """As `Candidates.takes_all`; a device that hangs while it starts or is asked takes nothing, with a warning."""
         try:
-            return self._call_within(_RUN_SECONDS, lambda: self.candidates.takes_all(name), f"hetero-{name} query")
+            call, thread = partial(self.candidates.takes_all, name), f"hetero-{name} query"
+            return call_within(_RUN_SECONDS, call, thread=thread, is_budget=True, is_over=self._is_over)
         except OutOfTimeError:
             self._is_late = True
             logger.warning("%s goes on without %s, which has not answered whether it takes the network", self.source.owner, name)
@@ -570,38 +566,14 @@ class Loader:
         mix, owner = self._make_mix(best), self.source.owner
         measure = partial(measure, mix=mix, repeats=self.requests.repeats, title=owner)
         try:
-            return self._call_within(_RUN_SECONDS * len(mix), measure, f"hetero-{owner} measures {challenger.name}")
+            thread = f"hetero-{owner} measures {challenger.name}"
+            return call_within(_RUN_SECONDS * len(mix), measure, thread=thread, is_budget=True, is_over=self._is_over)
         except OutOfTimeError:
             since = monotonic() - _RUN_SECONDS / 2
             hanging = best if best.timed_since is not None and best.timed_since < since else challenger
             self._abandoned.add(hanging)
             logger.warning("%s goes on without %s, whose measurement has not ended", owner, hanging.name)
             return hanging is not challenger
-
-    def _call_within(
-        self, seconds: float, call: Callable[[], Result], thread: str, late: Callable[[Result], None] | None = None
-    ) -> Result:
-        """Returns the result of a call on a daemon thread, which gets less time once nothing needs the choice any more. `late` gets a
-        result that comes too late. Raises: OutOfTimeError; errors of the call.
-        """
-        answer: Future[Result] = Future()
-
-        def work() -> None:
-            try:
-                answer.set_result(call())
-            except BaseException as error:  # noqa: BLE001  # raised on the thread that waits
-                answer.set_exception(error)
-
-        latest = monotonic() + seconds
-        threading.Thread(target=copy_context().run, args=(work,), name=thread, daemon=True).start()
-        while wait([answer], _POLL_SECONDS).not_done:
-            if self._is_over():
-                latest = min(latest, monotonic() + _CLOSING_SECONDS)
-            if monotonic() >= latest:
-                if late is not None:
-                    answer.add_done_callback(lambda ended: None if ended.exception() else late(ended.result()))
-                raise OutOfTimeError(thread)
-        return answer.result()
 
     def _make_mix(self, member: Member) -> Mix:
         """Returns the mix of the requests so far; arrays of ones if there was no request."""
@@ -640,7 +612,14 @@ class Loader:
             member = (
                 load()
                 if seconds is None
-                else self._call_within(seconds, load, f"hetero-{name} load", lambda late: late.loaded.close())
+                else call_within(
+                    seconds,
+                    load,
+                    thread=f"hetero-{name} load",
+                    is_budget=True,
+                    is_over=self._is_over,
+                    on_late_result=lambda late: late.loaded.close(),
+                )
             )
         except OutOfTimeError:
             self._is_late = True

@@ -913,7 +913,7 @@ def test_device_that_hangs_costs_no_take_over(
 def test_hanging_load_does_not_hold_the_end_of_the_core(
     add_device: Any, core: Core, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hetero_auto.startup._CLOSING_SECONDS", 0.2)
+    monkeypatch.setattr("hetero_core.devices.watch._CLOSING_SECONDS", 0.2)
     chosen, _ = add_device("A"), add_device("B")
     chosen.load_gate.clear()
     loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": True})
