@@ -174,12 +174,10 @@ class AutoExecutable(PoolExecutable):
     ) -> None:
         super().__init__(inputs, outputs, pool)
         self.source = source
-        self.requests = Requests()
-        self._begin: Callable[[], Future[None]] | None = None
+        self._loader: Loader | None = None
         # The choice may end while it is being started, on the same thread.
         self._lock, self._is_handed_over = threading.RLock(), False
         self._settled: Future[None] | None = None
-        self._races: set[_Race] | None = None
         self._actions: list[Callable[[], object]] = []
 
     @staticmethod
@@ -187,7 +185,6 @@ class AutoExecutable(PoolExecutable):
         """Returns the executable, ready for its first request. Raises: the error of the last device, if no device can load the network."""
         source, pool = loader.source, loader.pool
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
-        executable.requests = loader.requests
         if source.config[HINT_KEY] == CUMULATIVE:
             pool.set_members(list(loader.load_each(loader.candidates)))
             return executable
@@ -200,19 +197,7 @@ class AutoExecutable(PoolExecutable):
         if loader.quick is None or loader.is_settled():
             executable.hand_over()
             return executable
-        if may_repeat_network(source.network):
-            executable._races = loader.races
-        # The loader holds its executor: the Core waits for the threads of referenced executors.
-        loader.executor = source.core.create_executor(source.owner, workers=1)
-        reference = weakref.ref(executable)
-
-        def begin() -> Future[None]:
-            assert loader.executor is not None
-            settled = loader.executor.submit(loader.settle_meanwhile)
-            settled.add_done_callback(lambda _: None if (settling := reference()) is None else settling.hand_over())
-            return settled
-
-        executable._begin, executable.when_final = begin, executable._call_later
+        executable._loader, executable.when_final = loader, executable._call_later
         # A measurement is of the first request's sizes, and its work would be in the way of an application that still starts.
         if not loader.measures or (loader.choice is not None and not loader.is_open):
             executable._open_settling()
@@ -220,7 +205,7 @@ class AutoExecutable(PoolExecutable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; until the choice is made another thread runs, so that the chosen device can answer before it."""
-        if self._races is not None and may_repeat_run(context):
+        if self._find_races(context) is not None:
             return Executable.run(self, inputs, context)
         self._note_request(inputs, context)
         return super().run(inputs, context)
@@ -228,28 +213,36 @@ class AutoExecutable(PoolExecutable):
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run on a free member, now or as soon as a member is free."""
         self._note_request(inputs, context)
-        races = self._races
-        if races is not None and may_repeat_run(context):
+        races = self._find_races(context)
+        if races is not None:
             _Race(self.pool, races, inputs, context, done).start()
         else:
             super().start(inputs, context, done)
 
+    def _find_races(self, context: RunContext) -> set[_Race] | None:
+        """Returns the races that a run may join; None once the device is chosen, and for what may not run twice."""
+        loader = self._loader
+        return None if loader is None or not may_repeat_run(context) else loader.races
+
     def _note_request(self, inputs: tuple[Any, ...], context: RunContext) -> None:
         """Begins the choice with the first request, and counts the request for measurements."""
-        if self._begin is None:
+        loader = self._loader
+        if loader is None:
             return
         state = context.state
         assert isinstance(state, MemberMemory), "a request runs with the state that its executable made"
-        self.requests.note(inputs, repeats=state.has_run)
+        loader.requests.note(inputs, repeats=state.has_run)
         state.has_run = True
         self._open_settling()
 
     def _open_settling(self) -> Future[None] | None:
         """Returns the choice that is under way, which begins with the first call; None if the device was chosen at load."""
         with self._lock:
-            if self._settled is None and self._begin is not None:
+            if self._settled is None and self._loader is not None:
+                reference = weakref.ref(self)
                 with suppress(ClosedError):  # the Core ends
-                    self._settled = self._begin()
+                    self._settled = self._loader.begin()
+                    self._settled.add_done_callback(lambda _: None if (settling := reference()) is None else settling.hand_over())
             return self._settled
 
     def _call_later(self, action: Callable[[], object]) -> Callable[[], None]:
@@ -277,8 +270,9 @@ class AutoExecutable(PoolExecutable):
             if self._is_handed_over:
                 return
             self._is_handed_over = True
-            self._races, self._begin, self.when_final = None, None, None
-            self.requests.forget()
+            if self._loader is not None:
+                self._loader.requests.forget()
+            self._loader = self.when_final = None
             members = self.pool.members
             if len(members) == 1:
                 self.delegate = members[0].loaded
@@ -327,7 +321,7 @@ class Loader:
         replace_failed = self.replace_failed if source.config[RUNTIME_KEY] else lambda _: None
         self.pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), replace_failed)
         self.requests = Requests()
-        self.races: set[_Race] = set()
+        self.races: set[_Race] | None = set() if may_repeat_network(source.network) else None
         self.source, self.candidates = source, candidates
         self.quick, self.entry, self.choice, self.measures = quick, entry, choice, measures
         self._seconds: dict[str, float] = {}
@@ -396,6 +390,11 @@ class Loader:
         if self.measures:
             return {name}.issuperset(self.candidates.names)
         return name == self.candidates.names[0]
+
+    def begin(self) -> Future[None]:
+        """Starts the choice on a thread of the Core, which waits for the threads of executors that are referenced."""
+        self.executor = self.source.core.create_executor(self.source.owner, workers=1)
+        return self.executor.submit(self.settle_meanwhile)
 
     def settle_meanwhile(self) -> None:
         """As `settle`, while requests run; if the choice fails, the device that serves stays, with a warning.
@@ -468,7 +467,7 @@ class Loader:
             self._used -= {other.name for other in self.pool.members if other is not member}
             self.pool.set_members([member])
         # Each request that runs on a device which has left the pool starts again, on a device that is in it.
-        for race in list(self.races):
+        for race in list(self.races or ()):
             race.repeat()
 
     def _settle_measured(self) -> None:
