@@ -142,11 +142,6 @@ Policy = Callable[[Sequence[Member], Sequence[Member], int], Member | None]
 """Chooses among the free members, one or more, of all that may run the request, which is at this place of the queue; None to wait."""
 
 
-def choose_first(free: Sequence[Member], able: Sequence[Member], place: int) -> Member | None:
-    """DEVICE_PRIORITY: the first free member in order."""
-    return free[0]
-
-
 class RoundRobin:
     """ROUND_ROBIN: the next free member after the last choice."""
 
@@ -183,7 +178,7 @@ def choose_soonest(free: Sequence[Member], able: Sequence[Member], place: int) -
 
 POLICY_KEY = "SCHEDULE_POLICY"
 POLICIES: dict[str, Callable[[], Policy]] = {
-    "DEVICE_PRIORITY": lambda: choose_first,
+    "DEVICE_PRIORITY": lambda: lambda free, able, place: free[0],
     "ROUND_ROBIN": RoundRobin,
     "MEASURED": lambda: choose_soonest,
 }

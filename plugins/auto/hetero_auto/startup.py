@@ -29,7 +29,7 @@ import numpy as np
 
 from hetero_auto.candidates import Candidates
 from hetero_auto.executable import MemberSource, PoolExecutable, StartedTicket
-from hetero_auto.measuring import Choice, Mix, Requests, await_kernels, beats, describe_device, make_inputs, write_choice
+from hetero_auto.measuring import Choice, Requests, await_kernels, beats, describe_device, write_choice
 from hetero_auto.pool import POLICIES, POLICY_KEY, Member, MemberMemory, Pool, ends_request
 from hetero_core.composing.runs import is_ready
 from hetero_core.contract import CancelToken, Done, Executable, RunContext, is_candidate
@@ -562,7 +562,8 @@ class Loader:
         """Returns the result of a measurement on the requests so far. If it takes too long, the member whose run does not end, or else the
         challenger, is left out and stays open; the result is then True if the best member was left out.
         """
-        mix, owner = self._make_mix(best), self.source.owner
+        names, owner = [spec.name for spec in self.source.network.inputs], self.source.owner
+        mix = self.requests.find_mix(names, best.loaded.inputs)
         measure = partial(measure, mix=mix, repeats=self.requests.repeats, title=owner)
         try:
             thread = f"hetero-{owner} measures {challenger.name}"
@@ -573,16 +574,6 @@ class Loader:
             self._abandoned.add(hanging)
             logger.warning("%s goes on without %s, whose measurement has not ended", owner, hanging.name)
             return hanging is not challenger
-
-    def _make_mix(self, member: Member) -> Mix:
-        """Returns the mix of the requests so far; arrays of ones if there was no request."""
-        names, specs = [spec.name for spec in self.source.network.inputs], member.loaded.inputs
-        own = {spec.name for spec in specs}
-        mix = [
-            (share, changes, {name: array for name, array in zip(names, inputs, strict=False) if name in own})
-            for share, changes, inputs in self.requests.find_mix()
-        ]
-        return mix or [(1.0, 0.0, make_inputs(specs))]
 
     def replace_failed(self, failed: Member) -> Member | None:
         """Returns a member on the next device that can load the network, if any is left; it is placed behind the present members."""
