@@ -188,10 +188,13 @@ class PoolExecutable(Executable):
 
     def metrics(self) -> Mapping[str, Any]:
         """The devices that get requests now, and the number of requests that each device has run."""
+        members, served = self.pool.members, dict(self.pool.served)
+        if members:
+            served[members[0].name] += self.delegated_runs
         return {
-            **describe_parts([member.loaded for member in self.pool.members]),
+            **describe_parts([member.loaded for member in members]),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pool.count_runs(),
-            "REQUESTS_OF_DEVICES": dict(self.pool.served),
+            "REQUESTS_OF_DEVICES": served,
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
@@ -201,6 +204,7 @@ class PoolExecutable(Executable):
 
     def close(self) -> None:
         """Closes the members; those in a run are closed after it."""
+        self.delegate = None
         self.pool.close()
 
 

@@ -17,9 +17,9 @@ from time import perf_counter
 from typing import Any
 
 from hetero_core import ExecutableNetwork
-from hetero_core.composing.runs import RequestMemory
+from hetero_core.composing.runs import FINAL, RequestMemory
 from hetero_core.contract import RunContext
-from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
+from hetero_core.errors import ClosedError, RequestCancelledError
 
 TRIAL = 64
 """Requests after which MEASURED tries a device again that has run none of them: it may have become faster, as with kernels that are
@@ -188,8 +188,6 @@ logger = logging.getLogger(__name__)
 
 STRIKES = 2
 """Failures in a row, of requests that another member then runs, after which a member is broken."""
-_FINAL = (RequestCancelledError, DeadlineExceededError, MemoryLimitError)
-"""Errors after which no other device is tried."""
 
 
 def ends_request(error: BaseException) -> bool:
@@ -197,7 +195,7 @@ def ends_request(error: BaseException) -> bool:
 
     An engine that does not check indices would return a number for it.
     """
-    return isinstance(error, _FINAL) or not isinstance(error, Exception) or isinstance(error.__cause__, IndexError)
+    return isinstance(error, FINAL) or not isinstance(error, Exception) or isinstance(error.__cause__, IndexError)
 
 
 class Pool:

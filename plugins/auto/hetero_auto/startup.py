@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -292,20 +292,6 @@ class AutoExecutable(PoolExecutable):
                 self.pool.served[str(delegate.device)] += self.delegated_runs
                 self.delegated_runs = 0
         return True
-
-    def metrics(self) -> Mapping[str, Any]:
-        """As of every pool, with the runs that went to the chosen device without it."""
-        metrics = dict(super().metrics())
-        members = self.pool.members
-        if members and self.delegated_runs:
-            served = metrics["REQUESTS_OF_DEVICES"]
-            served[members[0].name] = served.get(members[0].name, 0) + self.delegated_runs
-        return metrics
-
-    def close(self) -> None:
-        """As of every pool."""
-        self.delegate = None
-        super().close()
 
 
 class Loader:
