@@ -169,9 +169,8 @@ class PoolExecutable(Executable):
         while True:
             ticket.wait()
             try:
-                inner = ticket.open_run()
-                assert ticket.member is not None
-                outputs = run_child(ticket.member.loaded, inputs, inner)
+                loaded, inner = ticket.open_run()
+                outputs = run_child(loaded, inputs, inner)
                 ticket.end_run(inner)
             except BaseException as error:
                 if self.pool.leave(ticket, error):
@@ -221,9 +220,8 @@ class StartedTicket(PoolTicket):
     def begin(self) -> None:
         """Starts the run on the member."""
         try:
-            inner = self.open_run()
-            assert self.member is not None
-            start_child(self.member.loaded, self.inputs, inner, lambda outputs, error: self._end(inner, outputs, error))
+            loaded, inner = self.open_run()
+            start_child(loaded, self.inputs, inner, lambda outputs, error: self._end(inner, outputs, error))
         except BaseException as error:  # noqa: BLE001  # whoever holds the request is told
             self._end(None, None, error)
 

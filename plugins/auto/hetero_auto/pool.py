@@ -120,8 +120,8 @@ class PoolTicket:
                 error.add_note(f"{first.name} was first; {other.name} failed at the request, too: {its_error}")
         return error
 
-    def open_run(self) -> RunContext:
-        """Returns the context of the run on the member. Raises: RequestCancelledError; the refusal; errors of the member's device."""
+    def open_run(self) -> tuple[ExecutableNetwork, RunContext]:
+        """Returns the member's network and the context of the run. Raises: RequestCancelledError; the refusal; errors of the device."""
         if self.refusal is not None:
             raise self.refusal
         assert self.member is not None, "a request runs on the member that it was granted"
@@ -129,7 +129,7 @@ class PoolTicket:
             raise RequestCancelledError("the request was cancelled before a device was free")
         member, profile = self.member, self.context.profile
         inner = None if profile is None else profile.of_part(member.name, member.index)
-        return self.context.derive(self.state.on(member.loaded), profile=inner)
+        return member.loaded, self.context.derive(self.state.on(member.loaded), profile=inner)
 
     def end_run(self, inner: RunContext) -> None:
         """Writes into the profile which device has run the request."""
