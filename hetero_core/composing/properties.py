@@ -14,7 +14,7 @@ from hetero_core.core import Core
 from hetero_core.devices.config import LIMIT_KEYS, LOG_KEY, STANDARD_KEYS, STRICT_KEY, convert_config
 from hetero_core.devices.names import parse_device_name, split_device_list
 from hetero_core.devices.processors import TOTAL_MEMORY, read_host_memory
-from hetero_core.devices.threads import EXCLUSIVE_KEY, HINT_KEY, PRIORITY_KEY, REQUESTS_KEY, STREAMS_KEY, THREADS_KEY
+from hetero_core.devices.threads import STREAMS_KEY, THREAD_KEYS, THREADS_KEY
 from hetero_core.errors import ConfigKeyError, ConfigValueError, DeviceUnavailableError, HeteroError, enumerate_choices, suggest
 
 if TYPE_CHECKING:
@@ -22,18 +22,7 @@ if TYPE_CHECKING:
 
 PROPERTIES_KEY = "DEVICE_PROPERTIES"
 MEASURING_KEY = "PERF_COUNT"
-_KEYS_OF_THE_WHOLE = (
-    MEASURING_KEY,
-    "DEVICE_ID",
-    EXCLUSIVE_KEY,
-    STREAMS_KEY,
-    HINT_KEY,
-    REQUESTS_KEY,
-    PRIORITY_KEY,
-    LOG_KEY,
-    STRICT_KEY,
-    *LIMIT_KEYS,
-)
+_KEYS_OF_THE_WHOLE = {MEASURING_KEY, "DEVICE_ID", LOG_KEY, STRICT_KEY, *LIMIT_KEYS, *THREAD_KEYS} - {THREADS_KEY}
 
 
 def configure_children(

@@ -11,11 +11,14 @@ from time import perf_counter, sleep
 from typing import Any
 
 from hetero_core.contract import Array, Done, RunContext
-from hetero_core.errors import ClosedError, RequestCancelledError
+from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
 from hetero_core.profile import Profile
 from hetero_core.runtime.executable import ExecutableNetwork
 from hetero_core.runtime.inputs import DeviceTensor, name_place
 from hetero_core.runtime.transfers import move_value
+
+FINAL = (RequestCancelledError, DeadlineExceededError, MemoryLimitError)
+"""Errors of a run after which no other device is tried."""
 
 
 class RequestMemory:

@@ -26,6 +26,8 @@ Result = TypeVar("Result")
 
 LONGEST_WAIT = threading.TIMEOUT_MAX
 """Seconds, the longest wait that Python supports; a longer limit counts as no limit."""
+_POLL_SECONDS, _CLOSING_SECONDS = 0.1, 10.0
+"""Seconds between two looks whether a result is still needed, and seconds that the call has at most once it is not."""
 
 
 class OutOfTimeError(Exception):
@@ -76,9 +78,11 @@ def call_within(
     *,
     thread: str,
     is_budget: bool = False,
+    is_over: Callable[[], bool] | None = None,
     on_late_result: Callable[[Result], None] | None = None,
 ) -> Result:
-    """Returns the result of a call on a daemon thread of this name, with the caller's context.
+    """Returns the result of a call on a daemon thread of this name, with the caller's context. It gets less time once `is_over`
+    says that nothing needs it any more.
 
     A budget covers the whole call. Any other limit is for a single plugin: its clock stands still while the call waits for
     another watched call, so that the innermost plugin is blamed.
@@ -106,7 +110,9 @@ def call_within(
         outer.count_inner(1)
     try:
         threading.Thread(target=copy_context().run, args=(work,), name=thread, daemon=True).start()
-        while wait([answer], watch.find_remaining()).not_done:
+        while wait([answer], watch.find_remaining() if is_over is None else _POLL_SECONDS).not_done:
+            if is_over is not None and is_over():
+                watch.end_of_wait = min(watch.end_of_wait, monotonic() + _CLOSING_SECONDS)
             if watch.find_remaining() <= 0 and answer.cancel():
                 raise OutOfTimeError(watch.place)
     finally:

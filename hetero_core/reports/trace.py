@@ -10,7 +10,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, pairwise
+from itertools import chain, count, pairwise
 from typing import Any
 
 from hetero_core.profile import NodeTime, Profile, StageTime
@@ -163,7 +163,7 @@ def _draw_request(profile: Profile, request: int) -> _Block:
     if profile.began is not None:
         parts.append(_make_slice("run", "run", began, end, {"request": request}))
     for fallback in profile.fallbacks:
-        reason = {"request": request, "subgraph": "/".join(map(str, fallback.path)), "reason": fallback.reason}
+        reason = {"request": request, "subgraph": _join_path(fallback.path), "reason": fallback.reason}
         title, end_of_load = f"{fallback.device} failed: load on {fallback.target}", fallback.begin + fallback.seconds
         parts.append(_make_slice(title, "fallback", fallback.begin, end_of_load, reason))
     return _Block(_REQUESTS, _make_slice(f"request {request}", "request", profile.requested, end, arguments), parts)
@@ -171,53 +171,39 @@ def _draw_request(profile: Profile, request: int) -> _Block:
 
 def _draw_parts(profile: Profile, request: int) -> list[tuple[StageTime, _Block]]:
     """Returns a block for each subgraph with its nodes; a device that ran the whole network has a single block."""
-    stages = list(profile.stages)
-    known = {stage.path for stage in stages}
-    grouped: dict[tuple[int, ...], list[NodeTime]] = {}
-    for entry in profile.entries:
-        if not entry.source:
-            grouped.setdefault(entry.path, []).append(entry)
-    for path, entries in grouped.items():
-        if path and path not in known:
-            # The subgraph did not end.
-            begin, end = min(entry.begin for entry in entries), max(entry.begin + entry.seconds for entry in entries)
-            stages.append(StageTime(path, entries[0].device, begin, end - begin, entries[0].thread, (), ()))
-    if profile.began is not None and (() in grouped or not stages):
+    stages, entries = list(profile.stages), [entry for entry in profile.entries if not entry.source]
+    if profile.began is not None and (not (stages or entries) or any(not entry.path for entry in entries)):
         seconds = _find_end(profile) - profile.began
         stages.append(StageTime((), profile.device, profile.began, seconds, profile.thread, (), ()))
+    runs_of_path: dict[tuple[int, ...], list[tuple[StageTime, list[_Slice]]]] = {}
+    for stage in stages:
+        runs_of_path.setdefault(stage.path, []).append((stage, []))
+    for entry in entries:
+        # The subgraph did not end.
+        unended = StageTime(entry.path, entry.device, entry.begin, entry.seconds, entry.thread, (), ())
+        runs = runs_of_path.setdefault(entry.path, [(unended, [])])
+        # Of several runs of a path, an entry belongs to the last run that began before it.
+        last = bisect_right(runs, entry.begin, key=lambda run: run[0].begin) - 1
+        category, size = ("transfer", {"bytes": entry.nbytes}) if entry.operator == "transfer" else ("node", {})
+        arguments = {"request": request, "subgraph": _join_path(entry.path), "operator": entry.operator, **size}
+        node = _make_slice(entry.node, category, entry.begin, entry.begin + entry.seconds, arguments, thread=entry.thread)
+        runs[max(last, 0)][1].append(node)
     blocks = []
-    for stage, entries in zip(stages, _share_out(profile.entries, stages), strict=True):
-        place = {"request": request, "subgraph": "/".join(map(str, stage.path))}
-        nodes = []
-        for entry in entries:
-            is_transfer = entry.operator == "transfer"
-            arguments = {**place, "operator": entry.operator, **({"bytes": entry.nbytes} if is_transfer else {})}
-            category = "transfer" if is_transfer else "node"
-            nodes.append(
-                _make_slice(entry.node, category, entry.begin, entry.begin + entry.seconds, arguments, thread=entry.thread)
-            )
-        name = f"subgraph {place['subgraph']}" if stage.path else "network"
-        details = {**place, "device": stage.device, "reads": stage.reads, "writes": stage.writes}
+    for stage, nodes in chain.from_iterable(runs_of_path.values()):
+        path = _join_path(stage.path)
+        details = {"request": request, "subgraph": path, "device": stage.device, "reads": stage.reads, "writes": stage.writes}
+        name = f"subgraph {path}" if stage.path else "network"
         frame = _make_slice(name, "subgraph", stage.begin, stage.begin + stage.seconds, details)
         blocks.append((stage, _Block(stage.device, frame, nodes)))
     return blocks
 
 
-def _share_out(entries: Iterable[NodeTime], stages: Sequence[StageTime]) -> list[list[NodeTime]]:
-    """Returns the entries of each stage by path; of several runs of a path, an entry belongs to the last run that began before it."""
-    shares: list[list[NodeTime]] = [[] for _ in stages]
-    runs_of_path: dict[tuple[int, ...], list[tuple[StageTime, list[NodeTime]]]] = {}
-    for stage, share in zip(stages, shares, strict=True):
-        runs_of_path.setdefault(stage.path, []).append((stage, share))
-    for entry in entries:
-        if not entry.source and (runs := runs_of_path.get(entry.path)):
-            last = bisect_right(runs, entry.begin, key=lambda run: run[0].begin) - 1
-            runs[max(last, 0)][1].append(entry)
-    return shares
+def _join_path(path: Sequence[int]) -> str:
+    return "/".join(map(str, path))
 
 
 def _draw_transfer(entry: NodeTime, request: int) -> _Block:
-    arguments = {"request": request, "operator": "transfer", "subgraph": "/".join(map(str, entry.path)), "bytes": entry.nbytes}
+    arguments = {"request": request, "operator": "transfer", "subgraph": _join_path(entry.path), "bytes": entry.nbytes}
     arguments |= {"source": entry.source, "targets": entry.targets}
     return _Block(_TRANSFERS, _make_slice(entry.node, "transfer", entry.begin, entry.begin + entry.seconds, arguments))
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any
 
-from hetero_auto.candidates import Candidates, ChildConfigs, find_precision, list_installed
+from hetero_auto.candidates import Candidates, configure_lazily, find_precision, list_installed
 from hetero_auto.executable import MemberSource, export_members, import_members
 from hetero_auto.measuring import name_choice, read_choice
 from hetero_auto.multi import POLICY, PRIORITIES_KEY, PROPERTIES
@@ -206,8 +206,9 @@ class AutoDevice(Composer):
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports the network on the device that was chosen when it was exported."""
-        configs = ChildConfigs(self._core, device, self.list_children(device), config)
-        inputs, outputs, members, _ = import_members(self._core, payload, config, configs, owner=device.name)
+        children = self.list_children(device)
+        configure = configure_lazily(self._core, device, children, config)
+        inputs, outputs, members, _ = import_members(self._core, payload, config, children, configure, owner=device.name)
         pool = Pool(str(device), POLICIES["DEVICE_PRIORITY"]())
         pool.set_members(members)
         executable = AutoExecutable(inputs, outputs, pool)
@@ -219,14 +220,14 @@ class AutoDevice(Composer):
         """Returns the devices that take the whole network. Raises: as `configure_children`, for a list."""
         children = self.require_children(device)
         order = order_devices(self._core, device, children, network, config)
-        configs = ChildConfigs(self._core, device, children, config, order)
+        configure = configure_lazily(self._core, device, children, config)
         is_listed = self._is_listed(device)
-        for child in configs if is_listed else ():
+        for child in order if is_listed else ():
             with suppress(DeviceUnavailableError):
-                configs[child]
+                configure(child)
         precision = "" if stays_on_first(config) else find_precision(network)
-        source = MemberSource(self._core, str(device), network, self.list_entries(device), config, configs, sharers=1)
-        return Candidates(source, precision, is_listed=is_listed)
+        source = MemberSource(self._core, str(device), network, self.list_entries(device), config, configure, sharers=1)
+        return Candidates(source, order, precision, is_listed=is_listed)
 
     def _explain(self, device: DeviceName, candidates: Candidates) -> QueryResult:
         """Returns the answer of the first candidate, else of the device that takes most, with the reasons of all that were asked.

@@ -9,12 +9,12 @@ import logging
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache
 from math import inf, prod
 from time import perf_counter
 from typing import Any
 
-from hetero_auto.executable import MemberSource
+from hetero_auto.executable import Configure, MemberSource
 from hetero_core import Core
 from hetero_core.composing.properties import configure_children, describe_error
 from hetero_core.contract import DeviceName
@@ -76,43 +76,25 @@ def find_precision(network: Network) -> str:
     return _PRECISIONS[max(nbytes, key=lambda dtype: nbytes[dtype])] if nbytes else "FP32"
 
 
-class ChildConfigs(Mapping[str, Mapping[str, Any]]):
-    """The configuration of each device of a list, worked out when it is first read. Raises: as `configure_children`."""
+def configure_lazily(core: Core, device: DeviceName, children: Sequence[str], config: Mapping[str, Any]) -> Configure:
+    """Returns a function that works out the configuration of a device of the list once. It raises as `configure_children`."""
 
-    def __init__(
-        self, core: Core, device: DeviceName, children: Sequence[str], config: Mapping[str, Any], order: Sequence[str] | None = None
-    ) -> None:
-        """`order` has those of the `children` that are used, in order; None: all of them."""
-        self._children = tuple(children)
-        self._order = self._children if order is None else tuple(order)
-        self._configure = partial(configure_children, core, device, self._children, config)
-        self._known: dict[str, Mapping[str, Any]] = {}
+    @cache
+    def configure(child: str) -> Mapping[str, Any]:
+        others = [other for other in children if other != child]
+        return configure_children(core, device, children, config, unavailable=others)[child]
 
-    def __getitem__(self, child: str) -> Mapping[str, Any]:
-        if child not in self._known:
-            self._known[child] = self._configure(unavailable=[other for other in self._children if other != child])[child]
-        return self._known[child]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._order)
-
-    def __contains__(self, child: object) -> bool:
-        return child in self._order
-
-    def __len__(self) -> int:
-        return len(self._order)
+    return configure
 
 
 class Candidates:
     """A walk over the names that can be repeated. Devices of the network's precision go first. Safe for threads."""
 
-    def __init__(self, source: MemberSource, precision: str, *, is_listed: bool) -> None:
-        """The source's configurations are of every device of the list, in order; without `precision` that is the order. Only devices that
-        are listed have a warning if they cannot work here.
+    def __init__(self, source: MemberSource, names: tuple[str, ...], precision: str, *, is_listed: bool) -> None:
+        """`names` are the devices of the list, in order; without `precision` they are walked in it. Only devices that are listed have a
+        warning if they cannot work here.
         """
-        self.source = source
-        self.names = tuple(source.configs)
-        """All devices of the list, in order."""
+        self.source, self.names = source, names
         self._core, self._precision, self._is_listed = source.core, precision, is_listed
         self.answers = source.answers
         self.unavailable: dict[str, str] = {}
@@ -143,7 +125,7 @@ class Candidates:
                 if self._is_listed:
                     logger.warning("%s goes on without %s: %s", self.source.owner, name, reason)
             else:
-                answer = self._core.query_network(self.source.network, name, self.source.configs[name])
+                answer = self._core.query_network(self.source.network, name, self.source.configure(name))
                 self.query_seconds[name] = perf_counter() - began
                 self.answers[name] = answer
         return name in self.answers and not self.answers[name].refused

@@ -24,6 +24,9 @@ from hetero_core.network.types import ValueSpec
 
 REQUESTS_METRIC = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
 
+Configure = Callable[[str], Mapping[str, Any]]
+"""Returns the configuration of a device of a list."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberSource:
@@ -38,7 +41,7 @@ class MemberSource:
     network: Network
     entries: tuple[ListedDevice, ...]
     config: Mapping[str, Any]
-    configs: Mapping[str, Mapping[str, Any]]
+    configure: Configure
     sharers: int
     shared: frozenset[str] = frozenset()
     answers: dict[str, QueryResult] = field(default_factory=dict)
@@ -59,7 +62,7 @@ class MemberSource:
     def load(self, name: str) -> Member:
         """Returns the member of a device of the list. Raises: errors of the device, with a note."""
         index = next(place for place, entry in enumerate(self.entries) if str(entry.device) == name)
-        entry, own = self.entries[index], self.configs[name]
+        entry, own = self.entries[index], self.configure(name)
         requests = self.processors if name in self.shared else entry.count
         threads = share_processors(self.core, name, self.config, own, sharers=self.sharers, requests=requests)
         try:
@@ -102,7 +105,7 @@ def export_members(executable: PoolExecutable) -> Payload:
 
 
 def import_members(
-    core: Core, payload: Payload, config: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]], *, owner: str
+    core: Core, payload: Payload, config: Mapping[str, Any], children: Sequence[str], configure: Configure, *, owner: str
 ) -> tuple[tuple[ValueSpec, ...], tuple[ValueSpec, ...], list[Member], int]:
     """Returns inputs, outputs, the members of a payload, and how many processors those share that share some.
 
@@ -111,7 +114,7 @@ def import_members(
 
     def read(fields: Mapping[str, Any]) -> list[tuple[dict[str, Any], str, int, int]]:
         rows = [(dict(row), str(row["device"]), int(row["slots"]), int(row["index"])) for row in fields["devices"]]
-        if not rows or any(slots < 1 or device not in configs for _, device, slots, _ in rows):
+        if not rows or any(slots < 1 or device not in children for _, device, slots, _ in rows):
             raise ValueError("no devices, devices that are not in the list, or a device without requests")
         return rows
 
@@ -124,11 +127,12 @@ def import_members(
         for place, (row, device, slots, index) in enumerate(rows):
             shares = sharing > 1 and bool(row.get("shares"))
             requests = processors if shares else slots
-            threads = share_processors(core, device, config, configs[device], sharers=sharers, requests=requests)
-            loaded, _ = import_part(core, row, f"device/{place}", payload.sections, config, configs[device], threads, owner=owner)
+            own = configure(device)
+            threads = share_processors(core, device, config, own, sharers=sharers, requests=requests)
+            loaded, _ = import_part(core, row, f"device/{place}", payload.sections, config, own, threads, owner=owner)
             opened.callback(loaded.close)
-            own = min(max(threads[THREADS_KEY] // threads[STREAMS_KEY], 1), processors) if shares else 0
-            members.append(Member(loaded, threads[STREAMS_KEY] if shares else slots, index, processors=own))
+            processors_of_run = min(max(threads[THREADS_KEY] // threads[STREAMS_KEY], 1), processors) if shares else 0
+            members.append(Member(loaded, threads[STREAMS_KEY] if shares else slots, index, processors=processors_of_run))
         opened.pop_all()
     return inputs, outputs, members, processors
 
@@ -165,9 +169,8 @@ class PoolExecutable(Executable):
         while True:
             ticket.wait()
             try:
-                inner = ticket.open_run()
-                assert ticket.member is not None
-                outputs = run_child(ticket.member.loaded, inputs, inner)
+                loaded, inner = ticket.open_run()
+                outputs = run_child(loaded, inputs, inner)
                 ticket.end_run(inner)
             except BaseException as error:
                 if self.pool.leave(ticket, error):
@@ -184,10 +187,13 @@ class PoolExecutable(Executable):
 
     def metrics(self) -> Mapping[str, Any]:
         """The devices that get requests now, and the number of requests that each device has run."""
+        members, served = self.pool.members, dict(self.pool.served)
+        if members:
+            served[members[0].name] += self.delegated_runs
         return {
-            **describe_parts([member.loaded for member in self.pool.members]),
+            **describe_parts([member.loaded for member in members]),
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.pool.count_runs(),
-            "REQUESTS_OF_DEVICES": dict(self.pool.served),
+            "REQUESTS_OF_DEVICES": served,
         }
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
@@ -197,6 +203,7 @@ class PoolExecutable(Executable):
 
     def close(self) -> None:
         """Closes the members; those in a run are closed after it."""
+        self.delegate = None
         self.pool.close()
 
 
@@ -213,9 +220,8 @@ class StartedTicket(PoolTicket):
     def begin(self) -> None:
         """Starts the run on the member."""
         try:
-            inner = self.open_run()
-            assert self.member is not None
-            start_child(self.member.loaded, self.inputs, inner, lambda outputs, error: self._end(inner, outputs, error))
+            loaded, inner = self.open_run()
+            start_child(loaded, self.inputs, inner, lambda outputs, error: self._end(inner, outputs, error))
         except BaseException as error:  # noqa: BLE001  # whoever holds the request is told
             self._end(None, None, error)
 

@@ -89,14 +89,18 @@ class Requests:
         self._classes[sizes] = number + is_counted, changes + (is_counted and sizes != self._latest), sample
         self._latest = sizes
 
-    def find_mix(self) -> list[tuple[float, float, tuple[Any, ...]]]:
-        """Returns for each class two shares of all requests, behind a request of the same class and behind a request of a different class,
-        and the inputs of a request. With fewer than two counted classes it is that class alone, or the first request.
+    def find_mix(self, names: Sequence[str], specs: Sequence[ValueSpec]) -> Mix:
+        """Returns the mix of the requests so far, whose inputs have these names, for a member with these inputs. With fewer than two
+        counted classes it is that class alone, or the first request; arrays of ones if there was no request.
         """
-        classes = list(self._classes.values())
+        own = {spec.name for spec in specs}
+        classes = [
+            (number, changes, {name: array for name, array in zip(names, sample, strict=False) if name in own})
+            for number, changes, sample in self._classes.values()
+        ]
         counted = [each for each in classes if each[0]]
         if len(counted) < 2:
-            return [(1.0, 0.0, sample) for _, _, sample in counted or classes]
+            return [(1.0, 0.0, sample) for _, _, sample in counted or classes] or [(1.0, 0.0, make_inputs(specs))]
         total = sum(number for number, _, _ in counted)
         return [((number - changes) / total, changes / total, sample) for number, changes, sample in counted]
 
@@ -116,7 +120,7 @@ class _Run:
 
 
 Mix = Sequence[tuple[float, float, Mapping[str, Any]]]
-"""As `Requests.find_mix`, with the inputs by name."""
+"""For each class two shares of all requests, behind a request of the same class and behind one of a different class, and its inputs."""
 
 
 def beats(challenger: Member, best: Member, pool: Pool, *, mix: Mix, repeats: bool, title: str) -> bool:

@@ -65,7 +65,7 @@ class MultiDevice(Composer):
         """Loads the network on each device. A query that found every node supported is the answer of each device."""
         source = self._describe_source(device, network, config)
         if query is not None and not query.refused:
-            answers = {child: answer_query(parse_device_name(child), network, {}) for child in source.configs}
+            answers = {child: answer_query(parse_device_name(child), network, {}) for child in self.list_children(device)}
             source = replace(source, answers=answers)
         pool = Pool(str(device), POLICIES[config[POLICY_KEY]]())
         pool.set_members(source.load_all([str(entry.device) for entry in source.entries]), processors=source.processors)
@@ -79,15 +79,16 @@ class MultiDevice(Composer):
     @hookimpl
     def import_network(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> Executable:
         """Imports the network on each device of the blob."""
-        configs = configure_children(self._core, device, self.require_children(device), config)
-        inputs, outputs, members, processors = import_members(self._core, payload, config, configs, owner=device.name)
+        children = self.require_children(device)
+        configure = configure_children(self._core, device, children, config).__getitem__
+        inputs, outputs, members, processors = import_members(self._core, payload, config, children, configure, owner=device.name)
         pool = Pool(str(device), POLICIES[config[POLICY_KEY]]())
         pool.set_members(members, processors=processors)
         return PoolExecutable(inputs, outputs, pool)
 
     def _describe_source(self, device: DeviceName, network: Network, config: Mapping[str, Any]) -> MemberSource:
         children = self.require_children(device)
-        configs = configure_children(self._core, device, children, config)
+        configure = configure_children(self._core, device, children, config).__getitem__
         entries = self.list_entries(device)
         on_host = [
             str(entry.device) for entry in entries if entry.count is None and computes_on_host(self._core, str(entry.device))
@@ -95,7 +96,7 @@ class MultiDevice(Composer):
         # Several without a count take turns: runs in parallel would take as long as in sequence, and the faster device should not wait.
         shared = frozenset(on_host if len(on_host) > 1 else ())
         sharers = len(children) - max(len(shared) - 1, 0)
-        return MemberSource(self._core, str(device), network, entries, config, configs, sharers=sharers, shared=shared)
+        return MemberSource(self._core, str(device), network, entries, config, configure, sharers=sharers, shared=shared)
 
     def change_members(self, source: MemberSource, pool: Pool, text: str) -> MemberSource:
         """Replaces the devices of the pool by another list; devices in both stay loaded. Returns the new source."""

@@ -17,9 +17,9 @@ from time import perf_counter
 from typing import Any
 
 from hetero_core import ExecutableNetwork
-from hetero_core.composing.runs import RequestMemory
+from hetero_core.composing.runs import FINAL, RequestMemory
 from hetero_core.contract import RunContext
-from hetero_core.errors import ClosedError, DeadlineExceededError, MemoryLimitError, RequestCancelledError
+from hetero_core.errors import ClosedError, RequestCancelledError
 
 TRIAL = 64
 """Requests after which MEASURED tries a device again that has run none of them: it may have become faster, as with kernels that are
@@ -120,8 +120,8 @@ class PoolTicket:
                 error.add_note(f"{first.name} was first; {other.name} failed at the request, too: {its_error}")
         return error
 
-    def open_run(self) -> RunContext:
-        """Returns the context of the run on the member. Raises: RequestCancelledError; the refusal; errors of the member's device."""
+    def open_run(self) -> tuple[ExecutableNetwork, RunContext]:
+        """Returns the member's network and the context of the run. Raises: RequestCancelledError; the refusal; errors of the device."""
         if self.refusal is not None:
             raise self.refusal
         assert self.member is not None, "a request runs on the member that it was granted"
@@ -129,7 +129,7 @@ class PoolTicket:
             raise RequestCancelledError("the request was cancelled before a device was free")
         member, profile = self.member, self.context.profile
         inner = None if profile is None else profile.of_part(member.name, member.index)
-        return self.context.derive(self.state.on(member.loaded), profile=inner)
+        return member.loaded, self.context.derive(self.state.on(member.loaded), profile=inner)
 
     def end_run(self, inner: RunContext) -> None:
         """Writes into the profile which device has run the request."""
@@ -140,11 +140,6 @@ class PoolTicket:
 
 Policy = Callable[[Sequence[Member], Sequence[Member], int], Member | None]
 """Chooses among the free members, one or more, of all that may run the request, which is at this place of the queue; None to wait."""
-
-
-def choose_first(free: Sequence[Member], able: Sequence[Member], place: int) -> Member | None:
-    """DEVICE_PRIORITY: the first free member in order."""
-    return free[0]
 
 
 class RoundRobin:
@@ -183,7 +178,7 @@ def choose_soonest(free: Sequence[Member], able: Sequence[Member], place: int) -
 
 POLICY_KEY = "SCHEDULE_POLICY"
 POLICIES: dict[str, Callable[[], Policy]] = {
-    "DEVICE_PRIORITY": lambda: choose_first,
+    "DEVICE_PRIORITY": lambda: lambda free, able, place: free[0],
     "ROUND_ROBIN": RoundRobin,
     "MEASURED": lambda: choose_soonest,
 }
@@ -193,8 +188,6 @@ logger = logging.getLogger(__name__)
 
 STRIKES = 2
 """Failures in a row, of requests that another member then runs, after which a member is broken."""
-_FINAL = (RequestCancelledError, DeadlineExceededError, MemoryLimitError)
-"""Errors after which no other device is tried."""
 
 
 def ends_request(error: BaseException) -> bool:
@@ -202,7 +195,7 @@ def ends_request(error: BaseException) -> bool:
 
     An engine that does not check indices would return a number for it.
     """
-    return isinstance(error, _FINAL) or not isinstance(error, Exception) or isinstance(error.__cause__, IndexError)
+    return isinstance(error, FINAL) or not isinstance(error, Exception) or isinstance(error.__cause__, IndexError)
 
 
 class Pool:

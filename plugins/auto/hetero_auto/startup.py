@@ -17,34 +17,31 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
 from itertools import chain, takewhile
 from time import monotonic, perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from hetero_auto.candidates import Candidates
 from hetero_auto.executable import MemberSource, PoolExecutable, StartedTicket
-from hetero_auto.measuring import Choice, Mix, Requests, await_kernels, beats, describe_device, make_inputs, write_choice
+from hetero_auto.measuring import Choice, Requests, await_kernels, beats, describe_device, write_choice
 from hetero_auto.pool import POLICIES, POLICY_KEY, Member, MemberMemory, Pool, ends_request
 from hetero_core.composing.runs import is_ready
 from hetero_core.contract import CancelToken, Done, Executable, RunContext, is_candidate
 from hetero_core.devices.processors import read_host_memory
 from hetero_core.devices.threads import HINT_KEY
-from hetero_core.devices.watch import OutOfTimeError
+from hetero_core.devices.watch import OutOfTimeError, call_within
 from hetero_core.errors import ClosedError, DeviceTimeoutError, HeteroError
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import ValueSpec
 from hetero_core.runtime.executors import Executor
 from hetero_core.runtime.first_runs import FIRST_RUNS
 from hetero_core.transforms.constants import RANDOM_OPERATORS
-
-Result = TypeVar("Result")
 
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
@@ -157,8 +154,6 @@ _LOAD_SECONDS, _RUN_SECONDS = 300.0, 60.0
 """Seconds in which a further device must load the network, and in which it must answer a query and two devices be compared on one size of
 requests, before the choice goes on without the device that hangs.
 """
-_CLOSING_SECONDS = 10.0
-"""Seconds that the end of a network or process waits at most for a load or run of the choice."""
 _TURN_SECONDS, _POLL_SECONDS = 30.0, 0.1
 """Seconds that a choice waits for the choices of other networks, and between two looks at its network, which may be closed."""
 _SIZE_RATIO = 4
@@ -179,12 +174,10 @@ class AutoExecutable(PoolExecutable):
     ) -> None:
         super().__init__(inputs, outputs, pool)
         self.source = source
-        self.requests = Requests()
-        self._begin: Callable[[], Future[None]] | None = None
+        self._loader: Loader | None = None
         # The choice may end while it is being started, on the same thread.
         self._lock, self._is_handed_over = threading.RLock(), False
         self._settled: Future[None] | None = None
-        self._races: set[_Race] | None = None
         self._actions: list[Callable[[], object]] = []
 
     @staticmethod
@@ -192,7 +185,6 @@ class AutoExecutable(PoolExecutable):
         """Returns the executable, ready for its first request. Raises: the error of the last device, if no device can load the network."""
         source, pool = loader.source, loader.pool
         executable = AutoExecutable(source.network.inputs, source.network.outputs, pool, source)
-        executable.requests = loader.requests
         if source.config[HINT_KEY] == CUMULATIVE:
             pool.set_members(list(loader.load_each(loader.candidates)))
             return executable
@@ -205,19 +197,7 @@ class AutoExecutable(PoolExecutable):
         if loader.quick is None or loader.is_settled():
             executable.hand_over()
             return executable
-        if may_repeat_network(source.network):
-            executable._races = loader.races
-        # The loader holds its executor: the Core waits for the threads of referenced executors.
-        loader.executor = source.core.create_executor(source.owner, workers=1)
-        reference = weakref.ref(executable)
-
-        def begin() -> Future[None]:
-            assert loader.executor is not None
-            settled = loader.executor.submit(loader.settle_meanwhile)
-            settled.add_done_callback(lambda _: None if (settling := reference()) is None else settling.hand_over())
-            return settled
-
-        executable._begin, executable.when_final = begin, executable._call_later
+        executable._loader, executable.when_final = loader, executable._call_later
         # A measurement is of the first request's sizes, and its work would be in the way of an application that still starts.
         if not loader.measures or (loader.choice is not None and not loader.is_open):
             executable._open_settling()
@@ -225,7 +205,7 @@ class AutoExecutable(PoolExecutable):
 
     def run(self, inputs: tuple[Any, ...], context: RunContext) -> tuple[Any, ...]:
         """Returns the outputs; until the choice is made another thread runs, so that the chosen device can answer before it."""
-        if self._races is not None and may_repeat_run(context):
+        if self._find_races(context) is not None:
             return Executable.run(self, inputs, context)
         self._note_request(inputs, context)
         return super().run(inputs, context)
@@ -233,28 +213,36 @@ class AutoExecutable(PoolExecutable):
     def start(self, inputs: tuple[Any, ...], context: RunContext, done: Done) -> None:
         """Begins a run on a free member, now or as soon as a member is free."""
         self._note_request(inputs, context)
-        races = self._races
-        if races is not None and may_repeat_run(context):
+        races = self._find_races(context)
+        if races is not None:
             _Race(self.pool, races, inputs, context, done).start()
         else:
             super().start(inputs, context, done)
 
+    def _find_races(self, context: RunContext) -> set[_Race] | None:
+        """Returns the races that a run may join; None once the device is chosen, and for what may not run twice."""
+        loader = self._loader
+        return None if loader is None or not may_repeat_run(context) else loader.races
+
     def _note_request(self, inputs: tuple[Any, ...], context: RunContext) -> None:
         """Begins the choice with the first request, and counts the request for measurements."""
-        if self._begin is None:
+        loader = self._loader
+        if loader is None:
             return
         state = context.state
         assert isinstance(state, MemberMemory), "a request runs with the state that its executable made"
-        self.requests.note(inputs, repeats=state.has_run)
+        loader.requests.note(inputs, repeats=state.has_run)
         state.has_run = True
         self._open_settling()
 
     def _open_settling(self) -> Future[None] | None:
         """Returns the choice that is under way, which begins with the first call; None if the device was chosen at load."""
         with self._lock:
-            if self._settled is None and self._begin is not None:
+            if self._settled is None and self._loader is not None:
+                reference = weakref.ref(self)
                 with suppress(ClosedError):  # the Core ends
-                    self._settled = self._begin()
+                    self._settled = self._loader.begin()
+                    self._settled.add_done_callback(lambda _: None if (settling := reference()) is None else settling.hand_over())
             return self._settled
 
     def _call_later(self, action: Callable[[], object]) -> Callable[[], None]:
@@ -282,8 +270,9 @@ class AutoExecutable(PoolExecutable):
             if self._is_handed_over:
                 return
             self._is_handed_over = True
-            self._races, self._begin, self.when_final = None, None, None
-            self.requests.forget()
+            if self._loader is not None:
+                self._loader.requests.forget()
+            self._loader = self.when_final = None
             members = self.pool.members
             if len(members) == 1:
                 self.delegate = members[0].loaded
@@ -304,20 +293,6 @@ class AutoExecutable(PoolExecutable):
                 self.delegated_runs = 0
         return True
 
-    def metrics(self) -> Mapping[str, Any]:
-        """As of every pool, with the runs that went to the chosen device without it."""
-        metrics = dict(super().metrics())
-        members = self.pool.members
-        if members and self.delegated_runs:
-            served = metrics["REQUESTS_OF_DEVICES"]
-            served[members[0].name] = served.get(members[0].name, 0) + self.delegated_runs
-        return metrics
-
-    def close(self) -> None:
-        """As of every pool."""
-        self.delegate = None
-        super().close()
-
 
 class Loader:
     """Loads members of a network and chooses among them; a load that failed is not tried again."""
@@ -332,7 +307,7 @@ class Loader:
         replace_failed = self.replace_failed if source.config[RUNTIME_KEY] else lambda _: None
         self.pool = Pool(source.owner, POLICIES[source.config[POLICY_KEY]](), replace_failed)
         self.requests = Requests()
-        self.races: set[_Race] = set()
+        self.races: set[_Race] | None = set() if may_repeat_network(source.network) else None
         self.source, self.candidates = source, candidates
         self.quick, self.entry, self.choice, self.measures = quick, entry, choice, measures
         self._seconds: dict[str, float] = {}
@@ -401,6 +376,11 @@ class Loader:
         if self.measures:
             return {name}.issuperset(self.candidates.names)
         return name == self.candidates.names[0]
+
+    def begin(self) -> Future[None]:
+        """Starts the choice on a thread of the Core, which waits for the threads of executors that are referenced."""
+        self.executor = self.source.core.create_executor(self.source.owner, workers=1)
+        return self.executor.submit(self.settle_meanwhile)
 
     def settle_meanwhile(self) -> None:
         """As `settle`, while requests run; if the choice fails, the device that serves stays, with a warning.
@@ -473,7 +453,7 @@ class Loader:
             self._used -= {other.name for other in self.pool.members if other is not member}
             self.pool.set_members([member])
         # Each request that runs on a device which has left the pool starts again, on a device that is in it.
-        for race in list(self.races):
+        for race in list(self.races or ()):
             race.repeat()
 
     def _settle_measured(self) -> None:
@@ -553,7 +533,8 @@ class Loader:
     def _takes_all(self, name: str) -> bool:
         """As `Candidates.takes_all`; a device that hangs while it starts or is asked takes nothing, with a warning."""
         try:
-            return self._call_within(_RUN_SECONDS, lambda: self.candidates.takes_all(name), f"hetero-{name} query")
+            call, thread = partial(self.candidates.takes_all, name), f"hetero-{name} query"
+            return call_within(_RUN_SECONDS, call, thread=thread, is_budget=True, is_over=self._is_over)
         except OutOfTimeError:
             self._is_late = True
             logger.warning("%s goes on without %s, which has not answered whether it takes the network", self.source.owner, name)
@@ -567,51 +548,18 @@ class Loader:
         """Returns the result of a measurement on the requests so far. If it takes too long, the member whose run does not end, or else the
         challenger, is left out and stays open; the result is then True if the best member was left out.
         """
-        mix, owner = self._make_mix(best), self.source.owner
+        names, owner = [spec.name for spec in self.source.network.inputs], self.source.owner
+        mix = self.requests.find_mix(names, best.loaded.inputs)
         measure = partial(measure, mix=mix, repeats=self.requests.repeats, title=owner)
         try:
-            return self._call_within(_RUN_SECONDS * len(mix), measure, f"hetero-{owner} measures {challenger.name}")
+            thread = f"hetero-{owner} measures {challenger.name}"
+            return call_within(_RUN_SECONDS * len(mix), measure, thread=thread, is_budget=True, is_over=self._is_over)
         except OutOfTimeError:
             since = monotonic() - _RUN_SECONDS / 2
             hanging = best if best.timed_since is not None and best.timed_since < since else challenger
             self._abandoned.add(hanging)
             logger.warning("%s goes on without %s, whose measurement has not ended", owner, hanging.name)
             return hanging is not challenger
-
-    def _call_within(
-        self, seconds: float, call: Callable[[], Result], thread: str, late: Callable[[Result], None] | None = None
-    ) -> Result:
-        """Returns the result of a call on a daemon thread, which gets less time once nothing needs the choice any more. `late` gets a
-        result that comes too late. Raises: OutOfTimeError; errors of the call.
-        """
-        answer: Future[Result] = Future()
-
-        def work() -> None:
-            try:
-                answer.set_result(call())
-            except BaseException as error:  # noqa: BLE001  # raised on the thread that waits
-                answer.set_exception(error)
-
-        latest = monotonic() + seconds
-        threading.Thread(target=copy_context().run, args=(work,), name=thread, daemon=True).start()
-        while wait([answer], _POLL_SECONDS).not_done:
-            if self._is_over():
-                latest = min(latest, monotonic() + _CLOSING_SECONDS)
-            if monotonic() >= latest:
-                if late is not None:
-                    answer.add_done_callback(lambda ended: None if ended.exception() else late(ended.result()))
-                raise OutOfTimeError(thread)
-        return answer.result()
-
-    def _make_mix(self, member: Member) -> Mix:
-        """Returns the mix of the requests so far; arrays of ones if there was no request."""
-        names, specs = [spec.name for spec in self.source.network.inputs], member.loaded.inputs
-        own = {spec.name for spec in specs}
-        mix = [
-            (share, changes, {name: array for name, array in zip(names, inputs, strict=False) if name in own})
-            for share, changes, inputs in self.requests.find_mix()
-        ]
-        return mix or [(1.0, 0.0, make_inputs(specs))]
 
     def replace_failed(self, failed: Member) -> Member | None:
         """Returns a member on the next device that can load the network, if any is left; it is placed behind the present members."""
@@ -640,7 +588,14 @@ class Loader:
             member = (
                 load()
                 if seconds is None
-                else self._call_within(seconds, load, f"hetero-{name} load", lambda late: late.loaded.close())
+                else call_within(
+                    seconds,
+                    load,
+                    thread=f"hetero-{name} load",
+                    is_budget=True,
+                    is_over=self._is_over,
+                    on_late_result=lambda late: late.loaded.close(),
+                )
             )
         except OutOfTimeError:
             self._is_late = True

@@ -33,6 +33,7 @@ from hetero_core.errors import (
     UnsupportedNodesError,
 )
 from hetero_core.network.graph import Node
+from hetero_core.network.types import TensorType, ValueSpec
 from hetero_core.runtime.queue import AsyncInferQueue
 from hetero_core.testing.plain_device import PlainDevice, PlainExecutable
 
@@ -656,7 +657,8 @@ def test_shares_of_sizes_leave_out_a_first_request(lengths: list[int], expected:
     requests = Requests()
     for length in lengths:
         requests.note((np.zeros(length), np.zeros(2)), repeats=False)
-    assert [(share, changes, inputs[0].size) for share, changes, inputs in requests.find_mix()] == expected
+    mix = requests.find_mix(["x"], [ValueSpec("x", TensorType("float32", (None,)))])
+    assert [(share, changes, inputs["x"].size) for share, changes, inputs in mix] == expected
     assert requests.elements == lengths[0] + 2
 
 
@@ -913,7 +915,7 @@ def test_device_that_hangs_costs_no_take_over(
 def test_hanging_load_does_not_hold_the_end_of_the_core(
     add_device: Any, core: Core, network: Network, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hetero_auto.startup._CLOSING_SECONDS", 0.2)
+    monkeypatch.setattr("hetero_core.devices.watch._CLOSING_SECONDS", 0.2)
     chosen, _ = add_device("A"), add_device("B")
     chosen.load_gate.clear()
     loaded = core.load_network(network, "AUTO:A,B", {"AUTO_MEASURE": True})

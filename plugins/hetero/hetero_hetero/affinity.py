@@ -36,16 +36,6 @@ from hetero_hetero.moves import (
 from hetero_hetero.subgraphs import Selection, Subgraph, run_selection
 
 
-def cut_part(network: Network, names: Sequence[str]) -> Network:
-    """Returns the network of these nodes without pins: they are settled, and mean nothing to an inner HETERO.
-
-    Outputs of the network that no node makes are left out, even if the part has all nodes.
-
-    Raises: InvalidNetworkError if a value at a border has no known element type.
-    """
-    return without_pins(cut_subnetwork(network, names))
-
-
 def without_pins(network: Network) -> Network:
     """Returns the network with no node pinned."""
     return replace(network, affinity=freeze_mapping({})) if network.affinity else network
@@ -77,12 +67,13 @@ class SplitTask:
     _parts: dict[tuple[str, ...], Network] = field(default_factory=dict, init=False, repr=False)
 
     def cut(self, names: tuple[str, ...]) -> Network:
-        """Returns the part of these nodes, cut once: a device loads the same network that it was asked about.
+        """Returns the part of these nodes, cut once: a device loads the same network that it was asked about. It has no pins, which mean
+        nothing to an inner HETERO, and no outputs that no node makes.
 
         Raises: InvalidNetworkError if a value at a border has no known element type.
         """
         if names not in self._parts:
-            self._parts[names] = cut_part(self.network, names)
+            self._parts[names] = without_pins(cut_subnetwork(self.network, names))
         return self._parts[names]
 
     @cached_property

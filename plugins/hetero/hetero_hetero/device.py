@@ -173,15 +173,15 @@ class HeteroDevice(Composer):
     @hookimpl
     def check_payload(self, device: DeviceName, payload: Payload, config: Mapping[str, Any]) -> BlobCheck:
         """The answer of each part's device, and whether what a limit of AUTO allows still has room for the parts."""
-        self._require_free(payload, config)
+        if config[MEMORY_KEY] is not None and "index" in payload.sections:
+            self._require_free(read_index(payload, _read_stages, owner="HETERO")[2][1], config)
         return check_parts(self._core, device, payload)
 
-    def _require_free(self, payload: Payload, config: Mapping[str, Any]) -> None:
+    def _require_free(self, plan: Plan, config: Mapping[str, Any]) -> None:
         """Raises DeviceMemoryError if a device no longer has the memory free for its part."""
-        if config[MEMORY_KEY] is not None and "index" in payload.sections:
+        if config[MEMORY_KEY] is not None:
             from hetero_hetero.placement.memory import require_free
 
-            plan = read_index(payload, lambda fields: _plan_of_json(fields["plan"]), owner="HETERO")[2]
             require_free(self._core, plan, config[MEMORY_KEY])
 
     @hookimpl
@@ -195,14 +195,10 @@ class HeteroDevice(Composer):
         if "index" not in payload.sections:
             payload.require_version(1)
             return self.load_network(device, unpack_network(payload.sections), config)
-        self._require_free(payload, config)
         configs = configure_children(self._core, device, self.list_children(device), config)
         sections = payload.sections
-
-        def read(fields: Mapping[str, Any]) -> tuple[list[Any], Plan]:
-            return list(fields["stages"]), _plan_of_json(fields["plan"])
-
-        inputs, outputs, (rows, plan) = read_index(payload, read, owner="HETERO")
+        inputs, outputs, (rows, plan) = read_index(payload, _read_stages, owner="HETERO")
+        self._require_free(plan, config)
         if len(rows) != len(plan.stages):
             raise BlobDamagedError(f"the blob of HETERO has {len(rows)} parts and a plan of {len(plan.stages)} stages")
         shares = configure_stages(self._core, plan.stages, config[THREADS_KEY], configs)
@@ -324,11 +320,12 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
     return {**fields, "stages": [row for _, *row in fields["stages"]]}
 
 
-def _plan_of_json(fields: Mapping[str, Any]) -> Plan:
-    """Returns the plan that `_plan_to_json` wrote. Raises: TypeError, ValueError, KeyError for anything else."""
-    stages = [[index, *row] for index, row in enumerate(fields["stages"])]
-    plan: Plan = read_record(Plan, {**fields, "stages": stages})
+def _read_stages(fields: Mapping[str, Any]) -> tuple[list[Any], Plan]:
+    """Returns the rows of the parts, and the plan that `_plan_to_json` wrote. Raises: TypeError, ValueError, KeyError for anything else."""
+    written = fields["plan"]
+    stages = [[index, *row] for index, row in enumerate(written["stages"])]
+    plan: Plan = read_record(Plan, {**written, "stages": stages})
     known = {*range(len(plan.stages)), None}
     if any(index not in known for boundary in plan.boundaries for index in (boundary.producer, *boundary.consumers)):
         raise ValueError("a boundary value names a stage that the plan does not have")
-    return plan
+    return list(fields["stages"]), plan

@@ -17,25 +17,16 @@ from typing import Any
 from hetero_core import Core, ExecutableNetwork, Plan
 from hetero_core.composing.blobs import Loaded
 from hetero_core.composing.properties import PROPERTIES_KEY, describe_error
-from hetero_core.composing.runs import RequestMemory, run_child
+from hetero_core.composing.runs import FINAL, RequestMemory, run_child
 from hetero_core.contract import Array, Executable, RunContext, freeze_mapping
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
-from hetero_core.errors import (
-    ClosedError,
-    DeadlineExceededError,
-    MemoryLimitError,
-    RequestCancelledError,
-    UnsupportedNodesError,
-)
+from hetero_core.errors import ClosedError, UnsupportedNodesError
 from hetero_core.executed import ExecutedNode
 from hetero_core.network.graph import Network
 from hetero_core.network.types import HOST, ValueSpec
 from hetero_core.runtime.transfers import move_value
 
 logger = logging.getLogger(__name__)
-
-_FINAL = (RequestCancelledError, DeadlineExceededError, MemoryLimitError, ClosedError)
-"""Errors after which no other device is tried."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +107,9 @@ class GuardedExecutable(Executable):
 
     def _take_over(self, inputs: tuple[Array, ...], context: RunContext, error: Exception) -> tuple[Array, ...] | None:
         """Returns the outputs that the substitute computes; None if there is no substitute, or if it fails, too (the error notes this)."""
-        if isinstance(error, (*_FINAL, IndexError)) or context.cancelled():  # not every engine checks an index of the caller
+        if (
+            isinstance(error, (*FINAL, ClosedError, IndexError)) or context.cancelled()
+        ):  # not every engine checks an index of the caller
             return None
         began, reason = perf_counter(), describe_error(error)
         try:
@@ -135,7 +128,7 @@ class GuardedExecutable(Executable):
             context.profile.add_fallback(self._device, str(substitute.device), reason, begin=began)
         try:
             outputs = self._run_elsewhere(substitute, inputs, context)
-        except _FINAL:
+        except (*FINAL, ClosedError):
             raise
         except Exception as failure:  # noqa: BLE001  # the first error is raised, and notes this one
             error.add_note(f"{substitute.device} was given the part and failed, too: {describe_error(failure)}")

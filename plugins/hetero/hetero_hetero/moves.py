@@ -89,21 +89,21 @@ class Move:
 
 def propose_unit_moves(network: Network, units: Sequence[Sequence[int]], assignment: Assignment) -> list[Move]:
     """Returns moves that bring each unit that is on several devices to the first device that may take all of it."""
-    moves = []
+    moves: list[Move] = []
     for unit in units:
         names = tuple(network.nodes[index].name for index in unit)
         is_divided = len({assignment.device_of_node[name] for name in names}) > 1
         candidates = assignment.priorities if is_divided else ()
-        device = next((candidate for candidate in candidates if _may_hold(assignment, names, candidate)), None)
-        if device is not None:
-            reason = f"moved to {device}: it takes all of the quantized unit {', '.join(names)}"
-            moves.append(Move(names, device, reason))
+        moves += _propose(assignment, names, candidates, "moved", f"it takes all of the quantized unit {', '.join(names)}")
     return moves
 
 
-def _may_hold(assignment: Assignment, names: Iterable[str], device: str) -> bool:
-    """Says whether all of the nodes are on a device or may move there."""
-    return all(assignment.device_of_node[name] == device or assignment.may_move(name, device) for name in names)
+def _propose(assignment: Assignment, names: tuple[str, ...], candidates: Iterable[str], verb: str, why: str) -> list[Move]:
+    """Returns the move of the nodes to the first device where all of them are or may go; empty if there is none."""
+    for device in candidates:
+        if all(assignment.device_of_node[name] == device or assignment.may_move(name, device) for name in names):
+            return [Move(names, device, f"{verb} to {device}: {why}")]
+    return []
 
 
 def propose_shape_moves(network: Network, shape_nodes: Sequence[int], assignment: Assignment) -> list[Move]:
@@ -161,18 +161,16 @@ def propose_folds(
             if home[source] != home[index]:
                 neighbours[home[source]].add(home[index])
                 neighbours[home[index]].add(home[source])
-    moves = []
+    moves: list[Move] = []
     for number, subgraph in enumerate(subgraphs):
         names = tuple(network.nodes[index].name for index in subgraph.nodes)
         if len(names) >= smallest or any(name in assignment.pins for name in names):
             continue
         around = sorted(neighbours[number], key=lambda neighbour: (-len(subgraphs[neighbour].nodes), neighbour))
         devices = [str(subgraphs[neighbour].device) for neighbour in around if subgraphs[neighbour].device != subgraph.device]
-        device = next((candidate for candidate in devices if _may_hold(assignment, names, candidate)), None)
-        if device is not None:
-            nodes = "1 node" if len(names) == 1 else f"{len(names)} nodes"
-            reason = f"folded to {device}: subgraph of {nodes} is below HETERO_MIN_SUBGRAPH_SIZE={smallest}"
-            moves.append(Move(names, device, reason))
+        nodes = "1 node" if len(names) == 1 else f"{len(names)} nodes"
+        why = f"subgraph of {nodes} is below HETERO_MIN_SUBGRAPH_SIZE={smallest}"
+        moves += _propose(assignment, names, devices, "folded", why)
     return moves
 
 

@@ -24,13 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from hetero_core import ExecutableNetwork
+from hetero_core import AsyncInferQueue, ExecutableNetwork
 from hetero_core.composing.properties import computes_on_host, describe_error
 from hetero_core.composing.runs import is_ready, warm_up
 from hetero_core.devices.threads import STREAMS_KEY, THREADS_KEY
+from hetero_core.network.subnetwork import cut_subnetwork
 from hetero_core.network.types import HOST, TensorType, ValueSpec
 from hetero_core.plan import PlacedSegment, Placement, PlacementCandidate
-from hetero_hetero.affinity import SplitTask, cut_part, without_pins
+from hetero_hetero.affinity import SplitTask, without_pins
 from hetero_hetero.placement.segments import cut_segments, sign_segment
 from hetero_hetero.schedule import find_lane
 from hetero_hetero.subgraphs import select_subgraphs
@@ -431,7 +432,7 @@ class _Search:
         config = {THREADS_KEY: threads, **self.task.configs[device], STREAMS_KEY: 1}
 
         def time() -> None:
-            with closing(core.load_network(cut_part(self.network, self.names[index]), device, config)) as loaded:
+            with closing(core.load_network(cut_subnetwork(self.network, self.names[index]), device, config)) as loaded:
                 run = _prepare_run(loaded, self.values)
                 warm_up(loaded, run, seconds)
                 taken = median(_repeat(run, min(seconds, 0.1)))
@@ -588,17 +589,14 @@ def _overlap_runs(loaded: ExecutableNetwork, values: Mapping[str, Any]) -> Calla
     network works on at once, each begun again when it has ended.
     """
     inputs = {spec.name: values[spec.name] for spec in loaded.inputs}
-    requests = [loaded.create_infer_request() for _ in range(max(int(loaded.get_metric("OPTIMAL_NUMBER_OF_INFER_REQUESTS")), 1))]
+    queue = AsyncInferQueue(loaded)
 
-    def run(count: int) -> float:
-        began = perf_counter()
+    def run(rounds: int) -> float:
+        began, count = perf_counter(), rounds * len(queue)
         for _ in range(count):
-            for request in requests:
-                request.wait()
-                request.start_async(inputs)
-        for request in requests:
-            request.wait()
-        return (perf_counter() - began) / (count * len(requests))
+            queue.start_async(inputs)
+        queue.wait_all()
+        return (perf_counter() - began) / count
 
     return lambda seconds: run(min(max(int(seconds / max(run(1), 1e-9)), _LEAST_RUNS), _MOST_RUNS))
 
