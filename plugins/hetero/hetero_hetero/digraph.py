@@ -38,7 +38,7 @@ class Digraph:
 def build_digraph(predecessors: OneOf[Sequence[int]], device_of_node: OneOf[Hashable], priorities: Sequence[Hashable]) -> Digraph:
     """Returns the graph in topological order; of several nodes that could come next, the smallest number does."""
     producers_of_index = dict(predecessors.items() if isinstance(predecessors, Mapping) else enumerate(predecessors))
-    order = order_by_producers(producers_of_index)
+    order = sort_topologically(producers_of_index)
     position_of_index = {index: position for position, index in enumerate(order)}
     rank_of_device = {device: rank for rank, device in enumerate(priorities)}
     producers = tuple([tuple(sorted({position_of_index[source] for source in producers_of_index[index]})) for index in order])
@@ -58,6 +58,14 @@ def reverse_edges(producers: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], 
         for source in sources:
             consumers[source].append(position)
     return tuple(map(tuple, consumers))
+
+
+def sort_topologically(producers: Mapping[int, Sequence[int]]) -> list[int]:
+    """Returns the keys so that producers come first; among those that are ready, the smallest."""
+    indices = sorted(producers)
+    if all(source < index for index in indices for source in producers[index]):
+        return indices  # the order of the numbers is the order that a search would find
+    return order_by_producers(producers)
 
 
 def find_components(neighbours: Sequence[Adjacency], count: int) -> list[list[int]]:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx.parser
 import pytest
 from hetero_hetero import largest_first
-from hetero_hetero.digraph import build_digraph, split_components
+from hetero_hetero.digraph import build_digraph, sort_topologically, split_components
 from hetero_hetero.largest_first import Work, take_turns
 from hetero_hetero.subgraphs import run_selection, select_subgraphs
 from hetero_hetero.trace import SelectionLog
 
 from hetero_core import Core
 from hetero_core.errors import AffinityError
-from hetero_core.network.topology import order_by_producers
 
 from .test_subgraphs import CROSSING, Graph, list_edges, make_graph
 
@@ -45,7 +44,7 @@ def select_by_hand(predecessors: Sequence[Sequence[int]], device_of_node: Sequen
 
     With `contracts`, reachability is the same for every node of a selected subgraph.
     """
-    order = order_by_producers(dict(enumerate(predecessors)))
+    order = sort_topologically(dict(enumerate(predecessors)))
     place = {node: number for number, node in enumerate(order)}
     edges = {(place[source], place[target]) for source, target in list_edges(predecessors)}
     subgraphs: list[set[int]] = []
