@@ -54,9 +54,10 @@ def rebatch_network(network: Network, size: Size) -> Network:
     shapes: dict[str, Any] = {}
     batch_axes: dict[str, Dimension] = {}
     for spec in network.inputs:
-        axis = _find_batch_axis(network, spec)
-        if axis is None or spec.shape is None:
+        layout = network.border.layouts.get(spec.name, "N")
+        if not spec.shape or "N" not in layout or any(state.input == spec.name for state in network.border.states):
             continue
+        axis = layout.index("N")
         batch_axes[spec.name] = spec.shape[axis]
         shapes[spec.name] = (*spec.shape[:axis], size, *spec.shape[axis + 1 :])
     fixed = {name: batch for name, batch in batch_axes.items() if isinstance(batch, int)}
@@ -96,13 +97,6 @@ def free_batch(network: Network, batch: int) -> Network:
         return Replacement((replace(node, inputs=(node.inputs[0], name)),), {name: copied.type}, {name: copied})
 
     return replace_nodes(network, find)
-
-
-def _find_batch_axis(network: Network, spec: ValueSpec) -> int | None:
-    if not spec.shape or any(state.input == spec.name for state in network.border.states):
-        return None
-    layout = network.border.layouts.get(spec.name)
-    return 0 if layout is None else layout.index("N") if "N" in layout else None
 
 
 def _reshape_input(network: Network, spec: ValueSpec, shape: tuple[Any, ...], bounds: dict[str, tuple[int, int]]) -> ValueSpec:
