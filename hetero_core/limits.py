@@ -172,9 +172,7 @@ class RunLimits:
             return added, self._held
 
     def _note(self, root: Any, nbytes: int) -> int:
-        """Counts the memory of `root`; returns its bytes. An object that does not support weak references is only compared with the
-        limit now.
-        """
+        """Counts the memory of `root`; returns its bytes. An object without weak references is only compared with the limit now."""
         key, freed = id(root), self._freed
         try:
             self._roots[key] = nbytes, weakref.ref(root, lambda _: freed.append(key))

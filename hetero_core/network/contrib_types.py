@@ -37,8 +37,7 @@ MICROSOFT = "com.microsoft"
 
 
 def knows_contrib(node: Node) -> bool:
-    """Says whether the node's operator is one of ONNX Runtime's own; in ONNX's domain, only an operator that the opset does not
-    have."""
+    """Says whether the node's operator is one of ONNX Runtime's own; in ONNX's domain, only an operator that the opset does not have."""
     return node.op_type in _TABLES.get(node.domain, {}) and (node.domain != "" or node.since_version == 0)
 
 

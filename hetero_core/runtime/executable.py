@@ -444,9 +444,7 @@ class ExecutableNetwork:
             context.profile.end_run()
 
     def blame_device(self, error: BaseException) -> HeteroError:
-        """Returns the error to raise for a failed run: a HeteroError with a note, else an InferenceError with this error as its
-        cause.
-        """
+        """Returns the error to raise for a failed run: a HeteroError with a note, else an InferenceError with this error as its cause."""
         where = f"on {self.device} ({self.provenance})"
         if isinstance(error, HeteroError):
             error.add_note(f"while network '{self.name}' ran {where}")
