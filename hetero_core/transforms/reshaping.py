@@ -189,7 +189,8 @@ def _find_failure(before: Network, reshaped: Network) -> str | None:
     known = find_contradictions(before)
     for name, problem in find_contradictions(reshaped).items():
         if name not in known and name in reshaped.index_of_node:
-            return f"node {reshaped.node(name).label}: {_shorten(problem)}"
+            plain = re.sub(r".*\(op_type:[^)]*\):?", "", " ".join(problem.split()).removeprefix("[ShapeInferenceError] "))
+            return f"node {reshaped.node(name).label}: {plain.strip().rstrip('.')}"
     for node in reshaped.nodes:
         if node.op_type in _CHECKED and not node.domain and refuses_inputs(node, reshaped) and not refuses_inputs(node, before):
             return f"node {node.label}: its operator does not take {'; '.join(_describe(value, reshaped) for value in node.reads)}"
@@ -210,8 +211,3 @@ def _describe(value: str, network: Network) -> str:
     constant = network.initializers.get(value)
     is_short = constant is not None and constant.dtype == "int64" and constant.nbytes <= 64
     return f"{value}: {constant.array.tolist() if constant is not None and is_short else network.type_of(value)}"
-
-
-def _shorten(text: str) -> str:
-    text = re.sub(r".*\(op_type:[^)]*\):?", "", " ".join(text.split()).removeprefix("[ShapeInferenceError] "))
-    return text.strip().rstrip(".")
