@@ -150,10 +150,7 @@ class RunLimits:
             self._refuse(nbytes, self.held)
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Counts the results of the current node.
-
-        Raises: MemoryLimitError if the limit is exceeded.
-        """
+        """Counts the results of the current node. Raises: MemoryLimitError if the limit is exceeded."""
         if self.memory_limit is None:
             return
         added, held = self._add(values, _measure)

@@ -289,10 +289,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
 
 
 class FileLock:
-    """A lock on a path; a second lock on the same path waits for it, in any process.
-
-    The file is removed when the lock is released.
-    """
+    """A lock on a path; a second lock on the same path waits for it, in any process. The file is removed when the lock is released."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

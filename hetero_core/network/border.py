@@ -22,8 +22,7 @@ from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import Dimension, TensorType, ValueSpec, ValueType, merge_types, read_record
 
 FIRST_WITH_OPTIONAL_INPUTS = 4
-"""The first IR version in which a constant that is listed as an input is meant to be replaced; before, each constant had to be
-listed."""
+"""The first IR version in which a constant that is listed as an input is meant to be replaced; before, each constant had to be listed."""
 BORDER_KEY = "hetero.border"
 """The key of the border in `metadata_props` of an ONNX file."""
 
