@@ -66,10 +66,7 @@ def dtype_of_onnx(number: int | str) -> str | None:
 
 
 def onnx_of_dtype(name: str) -> int:
-    """Returns the ONNX number of an element type name.
-
-    Raises: KeyError for a name that is not in `DTYPES`.
-    """
+    """Returns the ONNX number of an element type name. Raises: KeyError for a name that is not in `DTYPES`."""
     return _NUMBERS[name]
 
 

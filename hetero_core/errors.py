@@ -172,15 +172,11 @@ class ClosedError(HeteroError, RuntimeError):
 
 
 class WrongPlanWarning(UserWarning):
-    """A device has found that its fast way computes a network wrongly; it continues in another way, and the message says how to report
-    it.
-    """
+    """A device has found its fast way to be wrong for a network; it continues in another way, and the message says how to report it."""
 
 
 class NetworkDeclarationWarning(UserWarning):
-    """A model declares a different shape for a value than inference computes; the computed shape is used. The warning comes once
-    for each value.
-    """
+    """A model declares another shape for a value than inference computes, which is used. The warning comes once for each value."""
 
 
 def word_missing(owner: str, kind: str, name: object, known: Iterable[str]) -> str:

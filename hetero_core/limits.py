@@ -150,10 +150,7 @@ class RunLimits:
             self._refuse(nbytes, self.held)
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Counts the results of the current node.
-
-        Raises: MemoryLimitError if the limit is exceeded.
-        """
+        """Counts the results of the current node. Raises: MemoryLimitError if the limit is exceeded."""
         if self.memory_limit is None:
             return
         added, held = self._add(values, _measure)
@@ -172,9 +169,7 @@ class RunLimits:
             return added, self._held
 
     def _note(self, root: Any, nbytes: int) -> int:
-        """Counts the memory of `root`; returns its bytes. An object that does not support weak references is only compared with the
-        limit now.
-        """
+        """Counts the memory of `root`; returns its bytes. An object without weak references is only compared with the limit now."""
         key, freed = id(root), self._freed
         try:
             self._roots[key] = nbytes, weakref.ref(root, lambda _: freed.append(key))

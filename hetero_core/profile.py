@@ -74,10 +74,10 @@ class Profile:
         self.thread = threading.get_ident()
         self.began: float | None = None
         self.ended: float | None = None
+        # Lists alone, whose methods are safe for threads.
         self._entries: list[NodeTime] = [] if parent is None else parent._entries
         self._stages: list[StageTime] = [] if parent is None else parent._stages
         self._fallbacks: list[FallbackTime] = [] if parent is None else parent._fallbacks
-        self._lock: threading.Lock = threading.Lock() if parent is None else parent._lock
         self.requested = perf_counter()
 
     def add(self, node: Node, seconds: float, *, begin: float | None = None) -> None:
@@ -98,8 +98,7 @@ class Profile:
         """Records a node by its name and operator, or the transfer of a value between two memories, as operator "transfer"."""
         start, thread = (perf_counter() - seconds, threading.get_ident()) if begin is None else (begin, 0)
         entry = NodeTime(name, operator, self.device, self.subgraph, seconds, nbytes, start, self.path, thread, source, targets)
-        with self._lock:
-            self._entries.append(entry)
+        self._entries.append(entry)
 
     def add_transfer(self, value: str, nbytes: int, seconds: float, **fields: Any) -> None:
         """Records that a value was copied between two memories; `fields` are passed to `record`."""
@@ -111,25 +110,18 @@ class Profile:
 
     def add_shared(self, other: Profile) -> None:
         """Adds the times of another profile to this part; for a run that several requests share."""
-        with other._lock:
-            entries, stages, fallbacks = list(other._entries), list(other._stages), list(other._fallbacks)
-        with self._lock:
-            self._entries += [replace(entry, path=(*self.path, *entry.path), subgraph=self.subgraph) for entry in entries]
-            self._stages += [replace(stage, path=(*self.path, *stage.path)) for stage in stages]
-            self._fallbacks += [replace(fallback, path=(*self.path, *fallback.path)) for fallback in fallbacks]
+        self._entries += [replace(each, path=(*self.path, *each.path), subgraph=self.subgraph) for each in other.entries]
+        self._stages += [replace(stage, path=(*self.path, *stage.path)) for stage in other.stages]
+        self._fallbacks += [replace(fallback, path=(*self.path, *fallback.path)) for fallback in other.fallbacks]
 
     def end_part(self, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
         """Records that this part ran from the creation of its profile until now, and the values that it reads and writes."""
         seconds = perf_counter() - self.requested
-        stage = StageTime(self.path, self.device, self.requested, seconds, threading.get_ident(), reads, writes)
-        with self._lock:
-            self._stages.append(stage)
+        self._stages.append(StageTime(self.path, self.device, self.requested, seconds, threading.get_ident(), reads, writes))
 
     def add_fallback(self, device: str, target: str, reason: str, *, begin: float) -> None:
         """Records that this part failed on `device` and continues on `target`, which was loaded from `begin` until now."""
-        entry = FallbackTime(self.path, device, target, reason, begin, perf_counter() - begin)
-        with self._lock:
-            self._fallbacks.append(entry)
+        self._fallbacks.append(FallbackTime(self.path, device, target, reason, begin, perf_counter() - begin))
 
     def begin_run(self) -> None:
         """Records that the run begins now, on this thread. The core calls it; a device with a queue of its own may call it again."""
@@ -143,20 +135,17 @@ class Profile:
     @property
     def entries(self) -> tuple[NodeTime, ...]:
         """The nodes and transfers that were recorded so far."""
-        with self._lock:
-            return tuple(self._entries)
+        return tuple(self._entries)
 
     @property
     def stages(self) -> tuple[StageTime, ...]:
         """The subgraphs that have ended so far; empty unless the network is split."""
-        with self._lock:
-            return tuple(self._stages)
+        return tuple(self._stages)
 
     @property
     def fallbacks(self) -> tuple[FallbackTime, ...]:
         """The subgraphs that a fallback device ran because the first device failed."""
-        with self._lock:
-            return tuple(self._fallbacks)
+        return tuple(self._fallbacks)
 
     @property
     def queue_seconds(self) -> float:

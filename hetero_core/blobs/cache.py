@@ -146,21 +146,18 @@ class _Entry:
     def hold_lock(self) -> Iterator[bool]:
         """Gives True if this load alone may write the entry, False if the cache cannot be used for it."""
         path = self.path.with_suffix(".lock")
-        lock = FileLock(path)
+        lock, is_held = FileLock(path), False
         try:
             is_held = lock.acquire(LOCK_SECONDS, on_wait=lambda: logger.info("waiting for another load of the same network"))
+            if not is_held:
+                logger.warning("another process has held '%s' for %g s; loading without the cache", path, LOCK_SECONDS)
         except OSError as error:
             _warn_of_folder(self._folder.path, error)
-            yield False
-            return
-        if not is_held:
-            logger.warning("another process has held '%s' for %g s; loading without the cache", path, LOCK_SECONDS)
-            yield False
-            return
         try:
-            yield True
+            yield is_held
         finally:
-            lock.release()
+            if is_held:
+                lock.release()
 
     def load(self, take: Callable[[Payload], Loaded]) -> Loaded | None:
         """Returns the loaded network of the entry; None if there is no entry. Raises: _UnusableEntryError."""
@@ -292,10 +289,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
 
 
 class FileLock:
-    """A lock on a path; a second lock on the same path waits for it, in any process.
-
-    The file is removed when the lock is released.
-    """
+    """A lock on a path; a second lock on the same path waits for it, in any process. The file is removed when the lock is released."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -367,7 +361,9 @@ def describe_load(network: Network, target: CallTarget, registry: Registry, exte
         "extensions": sorted(f"{extension.domain}:{extension.op_type}-{extension.since_version}" for extension in extensions),
         "wrappers": [str(describe_object("", wrapper)) for wrapper in registry.wrappers],
     }
-    return json.dumps(fields, sort_keys=True, default=_to_json).encode()
+    return json.dumps(
+        fields, sort_keys=True, default=lambda value: dict(value) if isinstance(value, Mapping) else str(value)
+    ).encode()
 
 
 def _describe_device(
@@ -398,7 +394,3 @@ def _describe_part(name: str, registry: Registry) -> Any:
     except HeteroError as error:
         # The load decides whether a device of a list may be missing.
         return f"{type(error).__name__}: {error}"
-
-
-def _to_json(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else str(value)

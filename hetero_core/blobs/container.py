@@ -19,7 +19,6 @@ and is used only if the user trusts it.
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import mmap
@@ -31,12 +30,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import pairwise
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from hetero_core.contract import Payload
 from hetero_core.devices.processors import count_processors
 from hetero_core.errors import BlobDamagedError, BlobError, BlobMismatchError, UntrustedBlobError
 from hetero_core.files import open_plain
+from hetero_core.network.types import read_record, write_record
 
 MAGIC = b"HETEROBL"
 FORMAT_VERSION = 3
@@ -75,8 +75,7 @@ def _lay_out(header: BlobHeader, views: Mapping[str, memoryview], payload: Paylo
         mark = {mark: True for mark, names in (("code", payload.code), ("spare", payload.spare)) if name in names}
         table.append({"name": name, "offset": offset, "size": view.nbytes, "digest": digests[name].hex(), **mark})
         offset = _align(offset + view.nbytes)
-    fields = {field.name: getattr(header, field.name) for field in dataclasses.fields(header)}
-    text = json.dumps({**fields, "config": dict(header.config), "sections": table}, sort_keys=True).encode()
+    text = json.dumps({**write_record(header, write_row=dict), "sections": table}, sort_keys=True).encode()
     start = _align(_HEAD.size + len(text))
     total = start + offset + _DIGEST_SIZE
     head = _HEAD.pack(MAGIC, FORMAT_VERSION, 0, len(text), total)
@@ -193,10 +192,8 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, l
     room = len(view) - _DIGEST_SIZE - start
     try:
         fields = json.loads(bytes(view[_HEAD.size : _HEAD.size + header_size]))
-        table = [_check_types(SectionEntry(**row)) for row in fields.pop("sections")]
-        names_of_side = {side: tuple(fields[side]) for side in ("inputs", "outputs")}
-        # An unknown field might forbid something: it is a TypeError.
-        header = _check_types(BlobHeader(**{**fields, **names_of_side}))
+        table = [read_record(SectionEntry, row) for row in fields.pop("sections")]
+        header = read_record(BlobHeader, fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise BlobDamagedError(f"{name} has a header that cannot be read: {error}") from error
     names = sorted(row.name for row in table)
@@ -205,7 +202,7 @@ def _parse(name: str, view: memoryview, header_size: int) -> tuple[BlobHeader, l
     end = 0
     for row in table:
         where = f"section '{row.name}' at {row.offset}"
-        if row.offset < 0 or row.size < 0 or row.offset % ALIGNMENT or row.offset + row.size > room:
+        if row.offset % ALIGNMENT or row.offset + row.size > room:
             raise BlobDamagedError(f"{name}: {where} with {row.size} bytes does not fit into {room} bytes")
         # If sections could share bytes, a small file could stand for endlessly nested containers.
         if row.offset < end:
@@ -319,21 +316,6 @@ class SectionEntry:
     digest: str = ""
     code: bool = False
     spare: bool = False
-
-
-Record = TypeVar("Record", BlobHeader, SectionEntry)
-_NAMES = "tuple[str, ...]"
-_KINDS: Mapping[Any, type] = {"str": str, "int": int, "bool": bool, _NAMES: tuple, "Mapping[str, Any]": dict}
-
-
-def _check_types(record: Record) -> Record:
-    """Returns a record. Raises: TypeError unless each of its fields has the declared type."""
-    for field in dataclasses.fields(record):
-        value: Any = getattr(record, field.name)
-        has_kind = type(value) is _KINDS[field.type]
-        if not has_kind or (field.type == _NAMES and not all(isinstance(name, str) for name in value)):
-            raise TypeError(f"its field '{field.name}' is {value!r:.60}; expected {field.type}")
-    return record
 
 
 PIECE_BYTES = 1 << 20

@@ -27,16 +27,17 @@ def find_import_target(
     Raises: BlobMismatchError if the device, its distribution or architecture, the given network or the call contradicts the blob;
     NotImplementedByDeviceError; ConfigKeyError, ConfigValueError.
     """
+
+    def refuse(fault: str, target: object, cure: str = "load the model again and export it") -> BlobMismatchError:
+        return BlobMismatchError(f"cannot import network '{header.network}' on {target}: {fault}; {cure}")
+
     plugin = entry.provenance
     compared = [("device", header.device, plugin.device), ("plugin", header.distribution, plugin.distribution)]
     if network is not None:
         compared.append(("model fingerprint", header.fingerprint, network.fingerprint))
     for subject, found, expected in compared:
         if found != expected:
-            raise BlobMismatchError(
-                f"cannot import network '{header.network}' on {plugin.device}: the blob's {subject} is {found}, here it is {expected}; "
-                "load the model again and export it"
-            )
+            raise refuse(f"the blob's {subject} is {found}, here it is {expected}", plugin.device)
     entry.require_hook("import_network", device)
     lists = (name for name, key in entry.keys(DeviceName(device.name)).items() if key.is_arguments)
     arguments = next((str(header.config[name]) for name in lists if header.config.get(name)), "")
@@ -45,10 +46,8 @@ def find_import_target(
     # A key that was not set is ignored: a composing device has it only while the child it belongs to is available.
     unknown = sorted(name for name, value in header.config.items() if value is not None and name not in keys)
     if unknown:
-        raise BlobMismatchError(
-            f"cannot import network '{header.network}' on {device}: the blob, of {header.distribution} {header.plugin_version}, has the "
-            f"configuration keys {', '.join(unknown)}, which {entry.provenance} does not have; load the model again and export it"
-        )
+        origin = f"the blob, of {header.distribution} {header.plugin_version}"
+        raise refuse(f"{origin}, has the configuration keys {', '.join(unknown)}, which {plugin} does not have", device)
     # JSON knows no tuples, and None stands for "not set".
     stored: dict[str, Any] = {name: key.default for name, key in keys.items() if key.added_later}
     stored |= {name: None for name, value in header.config.items() if value is None and name in keys}
@@ -57,29 +56,27 @@ def find_import_target(
     stored.pop("DEVICE_ID", None)
     missing = sorted(name for name, key in keys.items() if not key.runtime and name not in stored)
     if missing:
-        raise BlobMismatchError(
-            f"cannot import network '{header.network}' on {device}: the blob does not say {', '.join(missing)}, which shape what is "
-            "compiled; load the model again and export it"
-        )
+        raise refuse(f"the blob does not say {', '.join(missing)}, which shape what is compiled", device)
     call = convert_config(requested or {}, keys, device=str(device))
     overrides = {name: call[name] for name in call if name != "DEVICE_ID"}
     if device.arguments:
         overrides |= {name: device.arguments for name, key in keys.items() if key.is_arguments}
     for name, value in overrides.items():
         if not keys[name].runtime and stored.get(name) != value:
-            raise BlobMismatchError(
-                f"cannot import network '{header.network}' on {device}: {name} is {_show(value)} in the call and "
-                f"{_show(stored.get(name))} in the blob, and it shaped what was compiled; leave it out, or load the model again"
+            fault = (
+                f"{name} is {_show(value)} in the call and {_show(stored.get(name))} in the blob, and it shaped what was compiled"
             )
+            raise refuse(fault, device, "leave it out, or load the model again")
     # A blob of an older core may lack these.
     runtime = {name: key for name, key in keys.items() if key.runtime}
     resolved, here = entry.resolve(device, {name: value for name, value in call.items() if name in runtime})
     architecture = entry.find_architecture(resolved) if header.architecture else ""
     if header.architecture != architecture:
-        raise BlobMismatchError(
-            f"cannot import network '{header.network}' on {resolved}: the blob was compiled on "
-            f"{DeviceName(header.device, header.device_id)} for the architecture '{header.architecture}', and {resolved} has "
-            f"'{architecture}'; name a device with the architecture of the blob, or load the model on {resolved} and export it again"
+        raise refuse(
+            f"the blob was compiled on {DeviceName(header.device, header.device_id)} for the architecture '{header.architecture}', and "
+            f"{resolved} has '{architecture}'",
+            resolved,
+            f"name a device with the architecture of the blob, or load the model on {resolved} and export it again",
         )
     # These describe the importing machine.
     local = {name: here[name] for name in ("DEVICE_ID", LOG_KEY, *THREAD_KEYS, *LIMIT_KEYS)}

@@ -20,7 +20,7 @@ from hetero_core.devices.config import LIMIT_KEYS
 from hetero_core.devices.threads import THREAD_KEYS
 from hetero_core.errors import BlobDamagedError, BlobMismatchError, HeteroError, NotImplementedByDeviceError
 from hetero_core.network.graph import Network
-from hetero_core.network.types import ValueSpec, type_of_json, type_to_json
+from hetero_core.network.types import ValueSpec, read_record, write_record
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.runtime.executable import ExecutableNetwork
 
@@ -37,10 +37,7 @@ Specs = tuple[ValueSpec, ...]
 
 def pack_index(inputs: Specs, outputs: Specs, fields: Mapping[str, Any], sections: Mapping[str, Any]) -> Payload:
     """Returns the payload of a composer: its inputs, outputs and further fields as an index in JSON, and the sections of its parts."""
-    borders = {
-        side: [[spec.name, type_to_json(spec.type), spec.memory] for spec in specs]
-        for side, specs in (("inputs", inputs), ("outputs", outputs))
-    }
+    borders = {"inputs": write_record(inputs), "outputs": write_record(outputs)}
     return Payload({"index": json.dumps({**borders, **fields}).encode(), **sections})
 
 
@@ -53,10 +50,7 @@ def read_index(payload: Payload, read: Callable[[Mapping[str, Any]], T], *, owne
     payload.require_version(1)
     try:
         fields = json.loads(bytes(payload.sections["index"]))
-        inputs, outputs = (
-            tuple(ValueSpec(str(name), type_of_json(value_type), str(memory)) for name, value_type, memory in fields[side])
-            for side in ("inputs", "outputs")
-        )
+        inputs, outputs = (read_record(Specs, fields[side], side) for side in ("inputs", "outputs"))
         return inputs, outputs, read(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BlobDamagedError(f"the blob of {owner} has an index that cannot be read: {type(error).__name__}: {error}") from error

@@ -196,16 +196,10 @@ def convert_value(name: str, key: ConfigKey, value: Any, *, device: str, where: 
     if converted is not None and is_large_enough and (not key.choices or converted in key.choices):
         return converted
     near = suggest(value.strip(), [each for each in key.choices if isinstance(each, str)]) if isinstance(value, str) else ""
-    raise ConfigValueError(
-        f"configuration key {name} of {where or f'device {device}'}: expected {_describe_wanted(key)}, got {value!r}{near}"
-    )
-
-
-def _describe_wanted(key: ConfigKey) -> str:
-    if key.choices:
-        return "one of " + enumerate_choices(str(choice) for choice in key.choices)
     least = "" if key.least is None else f" of {key.least} or more"
-    return " or ".join((f"{_WANTED[key.type]}{least}", *key.words))
+    choices = f"one of {enumerate_choices(map(str, key.choices))}" if key.choices else ""
+    wanted = choices or " or ".join((f"{_WANTED[key.type]}{least}", *key.words))
+    raise ConfigValueError(f"configuration key {name} of {where or f'device {device}'}: expected {wanted}, got {value!r}{near}")
 
 
 def _convert(key_type: type, value: Any) -> Any:

@@ -261,10 +261,7 @@ class Device:
         return freeze_mapping((name, metrics[name]) for name in sorted(metrics))
 
     def metric(self, device: DeviceName, name: str) -> Any:
-        """Returns the value of a metric.
-
-        Raises: MetricNotFoundError with the near misses and all names.
-        """
+        """Returns the value of a metric. Raises: MetricNotFoundError with the near misses and all names."""
         metrics = self.metrics(device)
         value, question = find_metric(name, metrics, f"device {device}")
         if not callable(value):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_core.errors import find_near
+from hetero_core.network.types import read_record
 
 HARDWARE_GROUP = "hetero_core.hardware"
 """Entry-point group in which a distribution announces hardware -> the device of its own that uses it, as `nvidia = "GPU"`."""
@@ -57,17 +58,13 @@ def _read_table() -> dict[str, Any]:
 @cache
 def known_devices() -> Mapping[str, KnownDevice]:
     """Returns name -> the row of each known device, sorted by name."""
-    rows = (
-        KnownDevice(**{**row, "extras": tuple(row["extras"]), "hardware": tuple(row["hardware"])})
-        for row in _read_table()["devices"]
-    )
-    return {row.name: row for row in rows}
+    return {row["name"]: read_record(KnownDevice, row) for row in _read_table()["devices"]}
 
 
 @cache
 def known_hardware() -> Mapping[str, Hardware]:
     """Returns the names of hardware that a device can announce."""
-    return {name: Hardware(**fields) for name, fields in _read_table()["hardware"].items()}
+    return read_record(Mapping[str, Hardware], _read_table()["hardware"])  # type: ignore[no-any-return]  # by its annotation
 
 
 def foreign_names() -> Mapping[str, tuple[str, ...]]:
@@ -75,7 +72,7 @@ def foreign_names() -> Mapping[str, tuple[str, ...]]:
 
     Any other provider of ONNX Runtime is an id of the device `provider_device` of the table.
     """
-    return {name: tuple(devices) for name, devices in _read_table()["foreign_names"].items()}
+    return read_record(Mapping[str, tuple[str, ...]], _read_table()["foreign_names"])  # type: ignore[no-any-return]  # as above
 
 
 def advise_missing(device: str, installed: Collection[str]) -> str:

@@ -40,7 +40,7 @@ from hetero_core.network.scopes import (
 from hetero_core.network.splitting import NO_RAW_DATA, RawData
 from hetero_core.network.tensors import kind_of_value, read_attribute, read_sparse_tensor, read_tensor, read_type
 from hetero_core.network.topology import find_free_values, sort_topologically
-from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types
+from hetero_core.network.types import TensorType, ValueSpec, ValueType, merge_types, read_record
 from hetero_core.network.weights import WeightSource
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ class Draft:
     node_names: set[str] = field(default_factory=set)
 
     def add_initializer(self, name: str, initializer: Initializer) -> None:
-        """Adds a constant, in place of an earlier one of its name. Raises: InvalidNetworkError if it has no name, or another
-        type."""
+        """Adds a constant, in place of an earlier one of its name. Raises: InvalidNetworkError if it has no name, or another type."""
         check_text(name)
         if not name:
             raise InvalidNetworkError("a constant has no name; name every initializer.")
@@ -445,15 +444,12 @@ def _read_notes(metadata: Mapping[str, str], owner: str) -> tuple[int, tuple[str
     """Returns the opset and the origins that a packed network notes for a node; 0 and empty without a note."""
     text, listed = metadata.get(OPSET_KEY, "0"), metadata.get(ORIGINS_KEY, "[]")
     try:
-        opset, origins = int(text), json.loads(listed)
-    except ValueError:
-        opset, origins = 0, None
-    if not isinstance(origins, list) or not all(isinstance(origin, str) for origin in origins):
+        return int(text), read_record(tuple[str, ...], json.loads(listed))
+    except (ValueError, TypeError) as error:
         raise InvalidNetworkError(
             f"{owner} has '{OPSET_KEY}' = '{text[:40]}' and '{ORIGINS_KEY}' = '{listed[:40]}'; expected an opset version and a list of "
             "names. Remove this metadata."
-        )
-    return opset, tuple(origins)
+        ) from error
 
 
 def _read_pin(metadata: Mapping[str, str], owner: str, scope: NodeScope) -> str | None:

@@ -19,11 +19,10 @@ from hetero_core.dtypes import DTYPES, numpy_dtype
 from hetero_core.errors import InvalidNetworkError, enumerate_choices, suggest
 from hetero_core.network.arrays import array_of_bytes, bytes_of_array
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import Dimension, TensorType, ValueSpec, ValueType, merge_types, type_of_json
+from hetero_core.network.types import Dimension, TensorType, ValueSpec, ValueType, merge_types, read_record
 
 FIRST_WITH_OPTIONAL_INPUTS = 4
-"""The first IR version in which a constant that is listed as an input is meant to be replaced; before, each constant had to be
-listed."""
+"""The first IR version in which a constant that is listed as an input is meant to be replaced; before, each constant had to be listed."""
 BORDER_KEY = "hetero.border"
 """The key of the border in `metadata_props` of an ONNX file."""
 
@@ -153,6 +152,17 @@ def border_to_json(border: Border) -> str:
     return json.dumps({key: value for key, value in fields.items() if value})
 
 
+_Row = tuple[str, tuple[int, ...], str]
+"""The element type, the shape and the bytes of a constant, as `_constant_to_json` writes them."""
+_KINDS: Mapping[str, Any] = {
+    "states": tuple[tuple[str, str, _Row], ...],
+    "defaults": tuple[str, ...],
+    "replaceable": tuple[str, ...],
+    "bounds": Mapping[str, tuple[int, int]],
+    "layouts": Mapping[str, str],
+}
+
+
 def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
     """Returns the border that `border_to_json` wrote; `defaults` holds the values of the inputs that it may name.
 
@@ -161,16 +171,9 @@ def border_of_json(text: str, defaults: Mapping[str, Initializer]) -> Border:
     if text == NO_BORDER:
         return EMPTY_BORDER
     with _refusing_damage(f"the '{BORDER_KEY}' of a model", "Remove it, or export the model again"):
-        fields = json.loads(text)
-        if not isinstance(fields, dict) or set(fields) - {"states", "defaults", "replaceable", "bounds", "layouts"}:
-            raise ValueError("it is no object of the known fields")  # the same kind of error for every mistake in a foreign file
-        return Border(
-            tuple(State(_text(output), _text(name), _constant_of_json(row)) for output, name, row in fields.get("states", [])),
-            MappingProxyType({_text(name): defaults[name] for name in fields.get("defaults", [])}),
-            tuple(_text(name) for name in fields.get("replaceable", [])),
-            MappingProxyType({name: (_size(low), _size(high)) for name, (low, high) in fields.get("bounds", {}).items()}),
-            MappingProxyType({name: _text(layout) for name, layout in fields.get("layouts", {}).items()}),
-        )
+        fields = {name: read_record(_KINDS[name], value, name) for name, value in json.loads(text).items()}
+        states = tuple(State(output, name, _constant_of_json(*row)) for output, name, row in fields.pop("states", ()))
+        return Border(states, MappingProxyType({name: defaults[name] for name in fields.pop("defaults", ())}), **fields)
 
 
 @contextmanager
@@ -191,8 +194,9 @@ def unpack_border(content: bytes) -> Border:
     """Returns the border that `pack_border` wrote. Raises: InvalidNetworkError."""
     with _refusing_damage(f"the '{BORDER_KEY}' of a blob", "Export the network again"):
         fields = json.loads(content)
-        defaults = {_text(name): _constant_of_json(row) for name, row in fields["defaults"].items()}
-        text = _text(fields["border"])
+        rows = read_record(Mapping[str, _Row], fields["defaults"], "defaults")
+        defaults = {name: _constant_of_json(*row) for name, row in rows.items()}
+        text = read_record(str, fields["border"], "border")
     return border_of_json(text, defaults)
 
 
@@ -208,31 +212,17 @@ def _constant_to_json(constant: Initializer) -> list[Any]:
     return [constant.dtype, list(constant.shape), base64.b64encode(raw.tobytes()).decode() if raw.any() else ""]
 
 
-def _constant_of_json(row: Any) -> Initializer:
+def _constant_of_json(dtype: str, sizes: tuple[int, ...], encoded: str) -> Initializer:
     import base64  # as above
 
-    dtype, shape, encoded = row
     if dtype not in DTYPES or dtype == "string":
         raise ValueError(f"a constant of type {dtype!r}")
-    sizes = tuple(_size(size) for size in shape)
-    raw = base64.b64decode(_text(encoded), validate=True)
+    raw = base64.b64decode(encoded, validate=True)
     if not raw:
         # Made on first use: a few bytes of a foreign file may ask for more than fits into memory.
         return Initializer(dtype, sizes, lambda: np.zeros(sizes, numpy_dtype(dtype)))
     array = array_of_bytes(raw, dtype, sizes)
     return Initializer(dtype, sizes, lambda: array)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected a text, got {value!r:.40}")
-    return value
-
-
-def _size(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(f"expected a size, got {value!r:.40}")
-    return value
 
 
 def find_contradiction(border: Border, inputs: Sequence[ValueSpec], outputs: Sequence[ValueSpec]) -> str | None:
@@ -318,7 +308,6 @@ def unpack_hints(content: bytes) -> Declarations:
     hints = {}
     with _refusing_damage("the declared shapes in a blob", "Export the network again"):
         for value, dtype, shape, source in json.loads(content):
-            declared = type_of_json(["tensor", dtype, shape])
-            assert isinstance(declared, TensorType)
+            declared = read_record(ValueType, ["tensor", dtype, shape])
             hints[str(value)] = Hint(str(value), declared, TensorType(declared.dtype), str(source))
     return Declarations((), MappingProxyType(hints))

@@ -25,6 +25,7 @@ from hetero_core.network.operators import (
     keep,
     multiply,
     multiply_shapes,
+    name_operators,
     normalize_layer,
     open_size,
     open_sizes,
@@ -36,8 +37,7 @@ MICROSOFT = "com.microsoft"
 
 
 def knows_contrib(node: Node) -> bool:
-    """Says whether the node's operator is one of ONNX Runtime's own; in ONNX's domain, only an operator that the opset does not
-    have."""
+    """Says whether the node's operator is one of ONNX Runtime's own; in ONNX's domain, only an operator that the opset does not have."""
     return node.op_type in _TABLES.get(node.domain, {}) and (node.domain != "" or node.since_version == 0)
 
 
@@ -269,7 +269,7 @@ def _unfold(node: SizedNode) -> Sequence[Shape]:
 _SAME = define(0, keep(), 0)
 
 _COMMON: dict[str, Operator] = {
-    **dict.fromkeys(("QLinearAdd", "QLinearMul"), define(0, broadcast(0, 3), 0)),
+    "QLinearAdd QLinearMul": define(0, broadcast(0, 3), 0),
     "QLinearWhere": define(0, broadcast(0, 1, 4), 1),
     "QLinearConcat": define(0, _concatenate, 1),
     "QuantizeLinear": define(0, keep(), (2, "uint8")),
@@ -277,31 +277,22 @@ _COMMON: dict[str, Operator] = {
     "MatMulIntegerToFloat": define(0, multiply(), 2),
     "DynamicQuantizeMatMul": define(0, multiply(), "float32"),
     "MatMulInteger16": define(0, multiply(), "int32"),
-    **dict.fromkeys(("FusedMatMul", "TransposeMatMul"), define(0, _multiply_transposed, 1)),
+    "FusedMatMul TransposeMatMul": define(0, _multiply_transposed, 1),
     "QGemm": define(0, gemm(0, 3), (8, "float32")),
     "FusedGemm": define(0, gemm(0, 1), 0),
-    **dict.fromkeys(
-        ("MatMulNBits", "MatMulBnb4"),
-        define(0, lambda node: [(*node.shape()[:-1], node.get("N" if node.get("transB", 1) else "K"))], 0),
-    ),
+    "MatMulNBits MatMulBnb4": define(0, lambda node: [(*node.shape()[:-1], node.get("N" if node.get("transB", 1) else "K"))], 0),
     "MatMulFpQ4": define(0, lambda node: [(*node.shape()[:-1], open_size())], "float32"),
     "GatherBlockQuantized": define(0, _gather_blocks, 2),
-    **dict.fromkeys(
-        ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
-        define(0, lambda node: [node.shape(), *[(*node.shape()[:-1], 1)] * 2, node.shape()], 0, "float32", "float32", 0),
+    "SkipLayerNormalization SkipSimplifiedLayerNormalization": define(
+        0, lambda node: [node.shape(), *[(*node.shape()[:-1], 1)] * 2, node.shape()], 0, "float32", "float32", 0
     ),
     "EmbedLayerNormalization": define(0, _embed, 2, "int32", 2),
     "QEmbedLayerNormalization": define(0, _embed, "float32", "int32", "float32"),
     "CDist": define(0, lambda node: [(node.shape()[0], node.shape(1)[0])], 0),
     "Tokenizer": define(0, lambda node: [(*node.shape(), open_size())], "string"),
-    **dict.fromkeys(
-        (
-            *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "ScaledSiLU", "GatedRMSNorm", "BranchwiseRMSNorm", "GatedAdd"),
-            *("Inverse", "Trilu", "MoE", "QMoE", "HyperConnectionPostMix", "RotaryEmbedding", "MRotaryEmbedding"),
-            *("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
-        ),
-        _SAME,
-    ),
+    "BiasGelu FastGelu Gelu QuickGelu ScaledSiLU GatedRMSNorm BranchwiseRMSNorm GatedAdd": _SAME,
+    "Inverse Trilu MoE QMoE HyperConnectionPostMix RotaryEmbedding MRotaryEmbedding": _SAME,
+    "QLinearLeakyRelu QLinearSigmoid QLinearSoftmax": _SAME,
     "Attention": define(0, _attend(1, 4), 0),
     "QAttention": define(0, _attend(1, 8), 3),
     "MultiHeadAttention": define(0, _attend_heads(6), 0, 0, 0, "float32"),
@@ -321,7 +312,7 @@ _COMMON: dict[str, Operator] = {
     "MoEGroupRouter": define(0, lambda node: [(prod(node.shape()[:-1]), node.shape(1)[0])] * 3, 0, "float32"),
     "GatherPacked": define(0, lambda node: [(*node.shape(1), node.get("K", 0))], ("@output_dtype", "bfloat16")),
     "HyperConnectionPreMix": define(0, _mix, 0),
-    **dict.fromkeys(("QLinearAveragePool", "MaxpoolWithMask"), define(0, _slide(None), 0)),
+    "QLinearAveragePool MaxpoolWithMask": define(0, _slide(None), 0),
     "NhwcMaxPool": define(0, _slide(None, always_last=True), 0),
     "QLinearGlobalAveragePool": define(0, _slide(None, is_global=True), 0),
     "QLinearConv": define(0, _slide(3), 7),
@@ -353,15 +344,10 @@ _LAST_OPSETS = {**dict.fromkeys(_WITHDRAWN, 9), "MeanVarianceNormalization": 8}
 _STANDARD: dict[str, Operator] = {
     **{name: OPERATORS[name] for name in ("CouplePairs", "MultiplyAdd", "SimplifiedLayerNormalization")},
     "LayerNormalization": define(0, normalize_layer, 0, "float32"),
-    **dict.fromkeys(
-        (
-            *("Affine", "ImageScaler", "MeanVarianceNormalization", "MemcpyFromHost", "MemcpyToHost", "ParametricSoftplus"),
-            *("Scale", "ScaledTanh", "ThresholdedRelu"),
-        ),
-        _SAME,
-    ),
+    "Affine ImageScaler MeanVarianceNormalization MemcpyFromHost MemcpyToHost ParametricSoftplus": _SAME,
+    "Scale ScaledTanh ThresholdedRelu": _SAME,
     "Crop": define(0, lambda node: [(*node.shape()[:2], *open_sizes(2))], 0),
     "DynamicSlice": define(0, lambda node: [open_sizes(len(node.shape()))], 0),
 }
 
-_TABLES: Mapping[str, Mapping[str, Operator]] = {MICROSOFT: _COMMON, "": _STANDARD}
+_TABLES: Mapping[str, Mapping[str, Operator]] = {MICROSOFT: name_operators(_COMMON), "": name_operators(_STANDARD)}

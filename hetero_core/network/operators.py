@@ -231,6 +231,11 @@ def define(since: int, sizes: Rule, *dtypes: Source, along: Along | None = None)
     return Operator(since, sizes, dtypes, along)
 
 
+def name_operators(rows: Mapping[str, Operator]) -> dict[str, Operator]:
+    """Returns the operators by name; a key of `rows` has the names, separated by spaces, of all operators with the same rules."""
+    return {name: operator for names, operator in rows.items() for name in names.split()}
+
+
 def _read_source(source: Source, node: Node, dtypes: DTypes) -> str | None:
     if callable(source):
         return source(node, dtypes)
@@ -954,45 +959,36 @@ def _relabel_types(node: Node, dtypes: DTypes) -> str | None:
 _LABEL_TYPES = {"values_strings": "string", "values_int64s": "int64", "values_floats": "float32"}
 _CLASS_LABELS = ("classlabels_int64s", "classlabels_ints", "classlabels_strings")
 
-OPERATORS: Mapping[str, Operator] = {
-    **{name: define(since, keep(), 0, along=_keep_apart) for since, names in _KEPT_SINCE.items() for name in names.split()},
-    **dict.fromkeys(
-        ("Binarizer", "Imputer", "MeanVarianceNormalization", "ReverseSequence", "ScatterElements", "ScatterND", "Trilu"),
-        define(1, keep(), 0),
-    ),
-    **dict.fromkeys(("GroupNormalization", "LRN"), define(1, keep(), 0, along=_along_all_but_first)),
+_ROWS = {
+    **{names: define(since, keep(), 0, along=_keep_apart) for since, names in _KEPT_SINCE.items()},
+    "Binarizer Imputer MeanVarianceNormalization ReverseSequence ScatterElements ScatterND Trilu": define(1, keep(), 0),
+    "GroupNormalization LRN": define(1, keep(), 0, along=_along_all_but_first),
     "CumSum": define(1, keep(), 0, along=lambda node: [[int(node.number(1)) % len(node.shape())]]),
     "Hardmax": define(1, keep(), 0, along=_along_softmax),
     "LpNormalization": define(1, keep(), 0, along=_along_axis(-1)),
-    **dict.fromkeys(("IsInf", "IsNaN", "Not"), define(1, keep(), "bool", along=_keep_apart)),
+    "IsInf IsNaN Not": define(1, keep(), "bool", along=_keep_apart),
     "CastLike": define(15, keep(), 1),
     "DequantizeLinear": define(10, keep(), _dequantize_types, along=_along_scales),
-    **dict.fromkeys(("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"), define(1, keep(), ("@dtype", 0))),
+    "Bernoulli EyeLike RandomNormalLike RandomUniformLike": define(1, keep(), ("@dtype", 0)),
     "QuantizeLinear": define(10, keep(), (2, "@output_dtype", "uint8"), along=_along_scales),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), define(7, broadcast(), _alike, along=_keep_apart)),
-    **dict.fromkeys(("Max", "Min", "Sum", "Mean"), define(8, broadcast(), _alike, along=_keep_apart)),
-    **dict.fromkeys(("And", "Or", "Xor", "Equal", "Greater", "Less"), define(7, broadcast(), _compared, along=_keep_apart)),
-    **dict.fromkeys(("GreaterOrEqual", "LessOrEqual"), define(12, broadcast(), _compared, along=_keep_apart)),
-    **dict.fromkeys(
-        ("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mod"), define(10, broadcast(), _alike, along=_keep_apart)
-    ),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), define(1, _keep_along, 0, along=_along_softmax)),
+    "Add Sub Mul Div": define(7, broadcast(), _alike, along=_keep_apart),
+    "Max Min Sum Mean": define(8, broadcast(), _alike, along=_keep_apart),
+    "And Or Xor Equal Greater Less": define(7, broadcast(), _compared, along=_keep_apart),
+    "GreaterOrEqual LessOrEqual": define(12, broadcast(), _compared, along=_keep_apart),
+    "BitShift BitwiseAnd BitwiseOr BitwiseXor Mod": define(10, broadcast(), _alike, along=_keep_apart),
+    "Softmax LogSoftmax": define(1, _keep_along, 0, along=_along_softmax),
     **{f"Reduce{name}": define(1, _reduce, 0, along=_along_listed) for name in _REDUCTIONS},
-    **dict.fromkeys(
-        ("ArgMax", "ArgMin"),
-        define(
-            1,
-            lambda node: [_put(node.shape(), node.axis(0), *((1,) if node.get("keepdims", 1) else ()))],
-            "int64",
-            along=_along_axis(0),
-        ),
+    "ArgMax ArgMin": define(
+        1,
+        lambda node: [_put(node.shape(), node.axis(0), *((1,) if node.get("keepdims", 1) else ()))],
+        "int64",
+        along=_along_axis(0),
     ),
     # The batch of the lengths and states is that of the input.
-    **dict.fromkeys(
-        ("GRU", "LSTM", "RNN"),
-        define(7, _recur, 0, along=lambda node: [[1 if node.get("layout", 0) else 0], range(3), range(3), range(2), (), (), ()]),
+    "GRU LSTM RNN": define(
+        7, _recur, 0, along=lambda node: [[1 if node.get("layout", 0) else 0], range(3), range(3), range(2), (), (), ()]
     ),
-    **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), define(1, _pool_all, 0, along=_along_all_but_first)),
+    "GlobalAveragePool GlobalLpPool GlobalMaxPool": define(1, _pool_all, 0, along=_along_all_but_first),
     "Attention": define(23, _attend, 0, 1, 2),
     "AveragePool": define(1, _pool, 0, along=_along_all_but_first),
     "BatchNormalization": define(7, _normalize_channels, 0, along=_along_all_but_first),
@@ -1006,7 +1002,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Conv": define(1, _convolve(), 0, along=_along_all_but_first),
     "ConvInteger": define(10, _convolve(), "int32", along=_along_all_but_first),
     "ConvTranspose": define(1, _convolve_transposed, 0, along=_along_all_but_first),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), define(1, _move_depth, 0, along=_along_all_but_first)),
+    "DepthToSpace SpaceToDepth": define(1, _move_depth, 0, along=_along_all_but_first),
     "Dropout": define(7, _drop_out, 0, "bool", along=_keep_apart),
     "DynamicQuantizeLinear": define(11, lambda node: [node.shape(), (), ()], "uint8", "float32", "uint8"),
     "Einsum": define(12, _contract, 0),
@@ -1028,7 +1024,7 @@ OPERATORS: Mapping[str, Operator] = {
     "MaxPool": define(1, _pool, 0, "int64", along=lambda node: [range(0 if len(node.node.writes) > 1 else 1, len(node.shape()))]),
     "OneHot": define(9, _mark_ones, 2),
     "MultiplyAdd": define(0, broadcast(), 0),
-    **dict.fromkeys(("PRelu", "Pow"), define(7, broadcast(), 0, along=_keep_apart)),
+    "PRelu Pow": define(7, broadcast(), 0, along=_keep_apart),
     "Pad": define(2, _pad, 0, along=_along_pads),
     "QLinearConv": define(10, _convolve(0, 3), 7, along=_along_all_but_first),
     "QLinearMatMul": define(10, multiply(0, 3), 7),
@@ -1048,11 +1044,10 @@ OPERATORS: Mapping[str, Operator] = {
     "Unsqueeze": define(1, _unsqueeze, 0, along=_keep_apart),
     "Upsample": define(7, _resize, 0, along=lambda node: [()]),
     "Where": define(9, broadcast(), lambda node, dtypes: _single(dtypes[1:]), along=_keep_apart),
-    **dict.fromkeys(
-        ("LinearClassifier", "TreeEnsembleClassifier"),
-        define(1, _classify, lambda node, dtypes: "string" if node.attributes.get("classlabels_strings") else "int64", "float32"),
+    "LinearClassifier TreeEnsembleClassifier": define(
+        1, _classify, lambda node, dtypes: "string" if node.attributes.get("classlabels_strings") else "int64", "float32"
     ),
-    **dict.fromkeys(("CategoryMapper", "LabelEncoder"), define(1, keep(), _relabel_types)),
+    "CategoryMapper LabelEncoder": define(1, keep(), _relabel_types),
     "ArrayFeatureExtractor": define(1, lambda node: [(*(node.shape()[:-1] or (1,)), prod(node.shape(1)))], 0),
     "FeatureVectorizer": define(
         1, lambda node: [(node.shape()[0] if len(node.shape()) > 1 else 1, sum(node.get("inputdimensions")))], "float32"
@@ -1061,9 +1056,10 @@ OPERATORS: Mapping[str, Operator] = {
     "OneHotEncoder": define(
         1, lambda node: [(*node.shape(), len(node.get("cats_int64s", ()) or node.get("cats_strings", ())))], "float32"
     ),
-    **dict.fromkeys(("LinearRegressor", "SVMRegressor"), define(1, _score("targets"), "float32")),
-    **dict.fromkeys(("Normalizer", "Scaler"), define(1, keep(), "float32")),
+    "LinearRegressor SVMRegressor": define(1, _score("targets"), "float32"),
+    "Normalizer Scaler": define(1, keep(), "float32"),
     "TreeEnsemble": define(5, _score("n_targets"), 0),
     "TreeEnsembleRegressor": define(1, _score("n_targets"), "float32"),
 }
+OPERATORS: Mapping[str, Operator] = name_operators(_ROWS)
 """The operators of ONNX's two domains that have a rule."""

@@ -113,20 +113,22 @@ def _check_path(path: str | bytes, what: str) -> None:
 
 def _read_file(path: str, title: str, *, holds_weights: bool) -> tuple[onnx.ModelProto, Mapping[int, RawData]]:
     if os.path.isdir(path):
-        raise NetworkReadError(f"cannot read network from '{path}': it is a folder. Give the path of the .onnx file in it.")
+        raise _refuse(title, "it is a folder. Give the path of the .onnx file in it.")
     try:
         with open(open_plain(path), "rb") as file:
             foreign = describe_foreign(path, file.peek(1)[:1])
             if foreign:
-                raise NetworkReadError(f"cannot read network from '{path}': {foreign}")
+                raise _refuse(title, foreign)
             held = None if holds_weights or not hasattr(os, "pread") else HeldFile(file.fileno(), path)
             return _parse_split(file, title, held)
     except FileNotFoundError as error:
         raise NetworkNotFoundError(f"cannot read network from '{path}': there is no such file. Check the path.") from error
     except OSError as error:
-        raise NetworkReadError(
-            f"cannot read network from '{path}': {error.strerror}. Check the path and who may read it."
-        ) from error
+        raise _refuse(title, f"{error.strerror}. Check the path and who may read it.") from error
+
+
+def _refuse(title: str, fault: str) -> NetworkReadError:
+    return NetworkReadError(f"cannot read network from {title}: {fault}")
 
 
 def _parse_split(file: IO[bytes], title: str, held: HeldFile | None = None) -> tuple[onnx.ModelProto, Mapping[int, RawData]]:
@@ -152,20 +154,16 @@ def parse_model(content: bytes, title: str) -> onnx.ModelProto:
     from google.protobuf.message import DecodeError
 
     if not content:
-        raise NetworkReadError(f"cannot read network from {title}: it is empty. Export or copy it again.")
+        raise _refuse(title, "it is empty. Export or copy it again.")
     if content.startswith(b"version https://git-lfs"):
-        raise NetworkReadError(f"cannot read network from {title}: it is a Git LFS pointer, not the model. Run 'git lfs pull'.")
+        raise _refuse(title, "it is a Git LFS pointer, not the model. Run 'git lfs pull'.")
     try:
         return onnx.ModelProto.FromString(content)
     except DecodeError as error:
+        fault = f"it is no ONNX model, or damaged or cut short ({error}). Export or copy it again."
         if "depth" in str(error).lower():
-            raise NetworkReadError(
-                f"cannot read network from {title}: its bodies are nested deeper than protobuf reads (100 messages, about 30 "
-                "bodies). Flatten the model."
-            ) from error
-        raise NetworkReadError(
-            f"cannot read network from {title}: it is no ONNX model, or damaged or cut short ({error}). Export or copy it again."
-        ) from error
+            fault = "its bodies are nested deeper than protobuf reads (100 messages, about 30 bodies). Flatten the model."
+        raise _refuse(title, fault) from error
 
 
 def assemble_network(
@@ -186,14 +184,10 @@ def assemble_network(
     missing = [name for name in ("ir_version", "graph") if not model.HasField(name)]
     missing += [] if model.opset_import or model.ir_version in (1, 2) else ["opset_import"]
     if missing:
-        raise NetworkReadError(
-            f"cannot read network from {title}: it is no ONNX model, it has no {' and no '.join(missing)}. Export it as ONNX."
-        )
+        raise _refuse(title, f"it is no ONNX model, it has no {' and no '.join(missing)}. Export it as ONNX.")
     if model.ir_version < 3:
-        raise NetworkReadError(
-            f"cannot read network from {title}: its IR version is {model.ir_version}; expected 3 or more (ONNX 1.0, 2017). "
-            "Export the model again."
-        )
+        version = model.ir_version
+        raise _refuse(title, f"its IR version is {version}; expected 3 or more (ONNX 1.0, 2017). Export the model again.")
     budget = ReadBudget(ReadLimits(), title, model.ByteSize) if budget is None else budget
     opsets = read_opsets(model.opset_import, "the model")
     reader = GraphReader(model, weights, raw_data, budget)

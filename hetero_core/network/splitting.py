@@ -151,7 +151,7 @@ class _Splitter:
                 raise _UnusualFrameError
             changed = change(content, stop)
             if changed is not None:
-                pieces += (self._read(begin, start), _encode_field(number, changed))
+                pieces += (self._read(begin, start), encode_varint(number << 3 | _LENGTH), encode_varint(len(changed)), changed)
                 begin = stop
         pieces.append(self._read(begin, end))
         return b"".join(pieces)
@@ -194,10 +194,6 @@ def _decode_varint(encoded: bytes, offset: int, longest: int) -> tuple[int, int]
             return number, offset
         shift += 7
     raise _UnusualFrameError
-
-
-def _encode_field(number: int, content: bytes) -> bytes:
-    return encode_varint(number << 3 | _LENGTH) + encode_varint(len(content)) + content
 
 
 def encode_varint(number: int) -> bytes:

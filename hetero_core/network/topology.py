@@ -38,8 +38,7 @@ def sort_topologically(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def order_by_producers(producers: Mapping[int, Collection[int]]) -> list[int]:
-    """Returns the keys so that producers come first; among those that are ready, the smallest. Nodes on and behind a cycle are
-    left out."""
+    """Returns the keys so that producers come first; among those that are ready, the smallest. Nodes on and behind a cycle are left out."""
     consumers: dict[int, list[int]] = {index: [] for index in producers}
     missing = {}
     for index in sorted(producers):

@@ -1,14 +1,17 @@
-"""The types of values: tensors, sequences, optionals, maps; rank, dimensions and element type may be unknown.
+"""The types of values: tensors, sequences, optionals, maps; rank, dimensions and element type may be unknown. And records: frozen
+dataclasses as values for JSON, read back by their annotations.
 
 Imports no array library and no onnx.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from math import prod
-from typing import Any
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hetero_core.dtypes import DTYPES, bits_of_dtype
 
@@ -150,24 +153,69 @@ def type_to_json(value_type: ValueType) -> list[object]:
     return ["sequence" if isinstance(value_type, SequenceType) else "optional", type_to_json(value_type.element)]
 
 
-def type_of_json(fields: Any) -> ValueType:
+def type_of_json(value: Any) -> ValueType:
     """Returns the type that `type_to_json` wrote. Raises: ValueError."""
-    match fields:
+    match value:
         case ["tensor", dtype, None] if dtype is None or dtype in DTYPES:
             return TensorType(dtype, None)
         case ["tensor", dtype, [*shape]] if (dtype is None or dtype in DTYPES) and all(map(_is_dimension, shape)):
             return TensorType(dtype, tuple(shape))
-        case ["map", str() as key, value] if key in DTYPES:
-            return MapType(key, type_of_json(value))
+        case ["map", str() as key, element] if key in DTYPES:
+            return MapType(key, type_of_json(element))
         case ["sequence", element]:
             return SequenceType(type_of_json(element))
         case ["optional", element]:
             return OptionalType(type_of_json(element))
-    raise ValueError(f"expected the type of a value, got {fields!r}")
+    raise ValueError(f"expected the type of a value, got {value!r}")
 
 
 def _is_dimension(size: Any) -> bool:
     return size is None or isinstance(size, str) or (isinstance(size, int) and not isinstance(size, bool) and size >= 0)
+
+
+def write_record(
+    value: Any,
+    write_type: Callable[[ValueType], Any] = type_to_json,
+    write_row: Callable[[dict[str, Any]], Any] = lambda row: list(row.values()),
+) -> Any:
+    """Returns a value for JSON: tuples as lists, types and the fields of records as two functions write them."""
+    if isinstance(value, ValueType):
+        return write_type(value)
+    if is_dataclass(value):
+        return write_row({each.name: write_record(getattr(value, each.name), write_type, write_row) for each in fields(value)})
+    if isinstance(value, Mapping):
+        return {name: write_record(entry, write_type, write_row) for name, entry in value.items()}
+    return [write_record(entry, write_type, write_row) for entry in value] if isinstance(value, tuple) else value
+
+
+_kinds_of_fields = cache(get_type_hints)
+
+
+def read_record(kind: Any, value: Any, name: str = "") -> Any:
+    """Returns a JSON value as a value of an annotated type; a record may be a mapping or a list of its fields.
+
+    `name` is the field that messages name.
+
+    Raises: TypeError, ValueError, AttributeError for another value; no number of a record is negative.
+    """
+    if kind == ValueType:
+        return type_of_json(value)
+    if isinstance(kind, type) and is_dataclass(kind):
+        kinds = _kinds_of_fields(kind)
+        row = value if isinstance(value, Mapping) else dict(zip(kinds, value, strict=True))
+        # The class refuses an unknown field, which might forbid something.
+        return kind(**{field: read_record(kinds.get(field, Any), entry, field) for field, entry in row.items()})
+    form, inner = get_origin(kind), get_args(kind)
+    if form is UnionType:
+        return None if value is None and NoneType in inner else read_record(inner[0], value, name)
+    if form is Mapping and isinstance(value, dict):
+        return MappingProxyType({key: read_record(inner[1], entry, name) for key, entry in value.items()})
+    if form is tuple and isinstance(value, list):
+        kinds_of_entries = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+        return tuple(read_record(each, entry, name) for each, entry in zip(kinds_of_entries, value, strict=True))
+    if kind is not Any and (type(value) is not kind or (kind in (int, float) and value < 0)):
+        raise TypeError(f"its field '{name}' has {value!r:.60}; expected {kind}")
+    return value
 
 
 def merge_types(first: ValueType, second: ValueType) -> ValueType | None:

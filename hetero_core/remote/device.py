@@ -115,9 +115,7 @@ class RemoteExecutable(Executable):
         return restore_steps(self._call("executed")[0])
 
     def export(self) -> Payload:
-        """Returns the blob that the host's device exports; the host has marked its sections of code, so that an import without
-        trust refuses them.
-        """
+        """Returns the blob that the host's device exports, its sections of code marked, so that an import without trust refuses them."""
         _, (blob,) = self._call("export")
         return Payload({BLOB: bytes(blob)})
 

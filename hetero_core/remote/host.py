@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 Bulk = Sequence[Any]
 """Buffers that are too large for a message: weights and blobs."""
 
-_OWN_METRICS = frozenset(
-    ("SUPPORTED_METRICS", "SUPPORTED_CONFIG_KEYS", "IMPORT_EXPORT_SUPPORT", "AVAILABLE_DEVICES", "FULL_DEVICE_NAME")
-)
-
 
 class Host:
     """Answers operations on a device of a Core. Safe for threads."""
@@ -67,7 +63,6 @@ class Host:
 
     def _describe(self, bulk: Bulk) -> dict[str, Any]:
         keys = self._core.config_keys(self._device)
-        names = self._core.get_metric(self._device, "SUPPORTED_METRICS")
         return {
             "core": find_core_version(),
             "api": hookspecs.API,
@@ -76,7 +71,7 @@ class Host:
                 for name, key in keys.items()
                 if name not in STANDARD_KEYS and not key.is_arguments
             },
-            "metrics": tuple(name for name in names if name not in _OWN_METRICS),
+            "metrics": self._core.get_metric(self._device, "SUPPORTED_METRICS"),
             "full_name": str(self._core.get_metric(self._device, "FULL_DEVICE_NAME")),
         }
 

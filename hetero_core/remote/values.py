@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hetero_core.dtypes import dtype_of_numpy, numpy_dtype
 from hetero_core.errors import BlobError
-from hetero_core.network.types import ValueSpec, ValueType, type_of_json, type_to_json
+from hetero_core.network.types import ValueSpec, ValueType, read_record, type_of_json, type_to_json, write_record
 
 
 def dump_value(value: Any) -> bytes:
@@ -38,7 +39,7 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_to_json(item) for item in value]
     if isinstance(value, ValueSpec):
-        return {"spec": [value.name, type_to_json(value.type), value.memory]}
+        return {"spec": write_record(value)}
     if isinstance(value, ValueType):
         return {"type": type_to_json(value)}
     if isinstance(value, Mapping):
@@ -68,7 +69,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "tuple": lambda items: tuple(map(_of_json, items)),
     "items": lambda pairs: {_of_json(key): _of_json(item) for key, item in pairs},
     "bytes": base64.b64decode,
-    "spec": lambda fields: ValueSpec(fields[0], type_of_json(fields[1]), fields[2]),
+    "spec": partial(read_record, ValueSpec),
     "type": type_of_json,
     "text": lambda text: text,
     "strings": lambda fields: np.fromiter(map(_of_json, fields[1]), object, len(fields[1])).reshape(fields[0]),

@@ -31,7 +31,6 @@ from hetero_core.errors import (
     InputNameError,
     InputShapeError,
     InputTypeError,
-    InvalidNetworkError,
     PluginError,
     RequestCancelledError,
     enumerate_choices,
@@ -54,7 +53,7 @@ from hetero_core.network.border import (
     unpack_hints,
 )
 from hetero_core.network.graph import EMPTY, Network
-from hetero_core.network.types import HOST
+from hetero_core.network.types import HOST, read_record
 from hetero_core.profile import Profile
 from hetero_core.runtime import executors
 from hetero_core.runtime.executors import FORK_ADVICE, RANKS, Executor, keep_in_child, retain
@@ -127,12 +126,10 @@ class Surroundings:
                 network = unpack_network({key: rest.pop(name) for key, name in _NETWORK.items()})
             border = unpack_border(own[_BORDER]) if _BORDER in own else EMPTY_BORDER
             declarations = unpack_hints(own[_HINTS]) if _HINTS in own else NO_DECLARATIONS
-            metadata = json.loads(own.get(_METADATA, b"{}"))
-            if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-                raise InvalidNetworkError(f"its metadata are {metadata!r:.60}, expected texts by name. Export the network again.")
-        except (ValueError, KeyError) as error:  # errors of networks are ValueErrors
+            metadata = read_record(Mapping[str, str], json.loads(own.get(_METADATA, b"{}")), "metadata")
+        except (ValueError, KeyError, TypeError) as error:  # errors of networks are ValueErrors
             raise BlobDamagedError(f"the own part of the core in the blob: {error}") from error
-        return replace(payload, sections=rest), cls(border, declarations, network, freeze_mapping(metadata))
+        return replace(payload, sections=rest), cls(border, declarations, network, metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,9 +444,7 @@ class ExecutableNetwork:
             context.profile.end_run()
 
     def blame_device(self, error: BaseException) -> HeteroError:
-        """Returns the error to raise for a failed run: a HeteroError with a note, else an InferenceError with this error as its
-        cause.
-        """
+        """Returns the error to raise for a failed run: a HeteroError with a note, else an InferenceError with this error as its cause."""
         where = f"on {self.device} ({self.provenance})"
         if isinstance(error, HeteroError):
             error.add_note(f"while network '{self.name}' ran {where}")

@@ -70,8 +70,7 @@ _BY_TANH = _halve_product(op("Add", op("Tanh", _INNER), ConstantNumber(1.0)))
 
 
 def fuse_gelu(network: Network) -> Network:
-    """Returns the network with x (1 + erf(x / sqrt 2)) / 2 and its approximation by tanh as a Gelu node; factors may have any
-    order."""
+    """Returns the network with x (1 + erf(x / sqrt 2)) / 2 and its approximation by tanh as a Gelu node; factors may have any order."""
     return fuse_patterns(network, [Rule(_BY_ERF, _make("Gelu")), Rule(_BY_TANH, _make("Gelu", approximate="tanh"))])
 
 
@@ -119,7 +118,6 @@ _HARD_SIGMOID = one_of(op("Div", _CLIPPED, _SIX), op("Mul", _CLIPPED, _SIXTH))
 
 
 def fuse_hard_swish(network: Network) -> Network:
-    """Returns the network with x * clip(x + 3, 0, 6) / 6 as a HardSwish node, and a lone clip(x + 3, 0, 6) / 6 as a HardSigmoid
-    node."""
+    """Returns the network with x * clip(x + 3, 0, 6) / 6 as a HardSwish node, and a lone clip(x + 3, 0, 6) / 6 as a HardSigmoid node."""
     fused = fuse_patterns(network, [Rule(_HARD_SWISH, _make("HardSwish"))])
     return fuse_patterns(fused, [Rule(_HARD_SIGMOID, _make("HardSigmoid", alpha=1 / 6, beta=0.5))])

@@ -70,8 +70,7 @@ def _scale_convolution(conv: Node, affine: Affine, constants: Mapping[str, Initi
 
 
 def _scale_later(weight: Initializer, scale: np.ndarray[Any, Any]) -> Initializer:
-    """Returns the weights times a number for each output, made on first use: a network is never in memory twice for being
-    folded."""
+    """Returns the weights times a number for each output, made on first use: a network is never in memory twice for being folded."""
 
     def load() -> np.ndarray[Any, Any]:
         # In float64, rounded once; NumPy converts a few thousand elements at a time.

@@ -27,8 +27,7 @@ def edit(network: Network) -> EditableNetwork:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EditableNetwork(Network):
-    """A network as `Core.read_network` returns it. Every method returns a new network, which shares nodes and weights with this
-    network."""
+    """A network as `Core.read_network` returns it. Every method returns a new network, which shares nodes and weights with this network."""
 
     def with_affinity(self, pins: Mapping[str, str]) -> EditableNetwork:
         """Returns this network with more nodes pinned to devices; see `Network.with_affinity`."""

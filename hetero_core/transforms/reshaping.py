@@ -54,9 +54,10 @@ def rebatch_network(network: Network, size: Size) -> Network:
     shapes: dict[str, Any] = {}
     batch_axes: dict[str, Dimension] = {}
     for spec in network.inputs:
-        axis = _find_batch_axis(network, spec)
-        if axis is None or spec.shape is None:
+        layout = network.border.layouts.get(spec.name, "N")
+        if not spec.shape or "N" not in layout or any(state.input == spec.name for state in network.border.states):
             continue
+        axis = layout.index("N")
         batch_axes[spec.name] = spec.shape[axis]
         shapes[spec.name] = (*spec.shape[:axis], size, *spec.shape[axis + 1 :])
     fixed = {name: batch for name, batch in batch_axes.items() if isinstance(batch, int)}
@@ -96,13 +97,6 @@ def free_batch(network: Network, batch: int) -> Network:
         return Replacement((replace(node, inputs=(node.inputs[0], name)),), {name: copied.type}, {name: copied})
 
     return replace_nodes(network, find)
-
-
-def _find_batch_axis(network: Network, spec: ValueSpec) -> int | None:
-    if not spec.shape or any(state.input == spec.name for state in network.border.states):
-        return None
-    layout = network.border.layouts.get(spec.name)
-    return 0 if layout is None else layout.index("N") if "N" in layout else None
 
 
 def _reshape_input(network: Network, spec: ValueSpec, shape: tuple[Any, ...], bounds: dict[str, tuple[int, int]]) -> ValueSpec:
@@ -195,7 +189,8 @@ def _find_failure(before: Network, reshaped: Network) -> str | None:
     known = find_contradictions(before)
     for name, problem in find_contradictions(reshaped).items():
         if name not in known and name in reshaped.index_of_node:
-            return f"node {reshaped.node(name).label}: {_shorten(problem)}"
+            plain = re.sub(r".*\(op_type:[^)]*\):?", "", " ".join(problem.split()).removeprefix("[ShapeInferenceError] "))
+            return f"node {reshaped.node(name).label}: {plain.strip().rstrip('.')}"
     for node in reshaped.nodes:
         if node.op_type in _CHECKED and not node.domain and refuses_inputs(node, reshaped) and not refuses_inputs(node, before):
             return f"node {node.label}: its operator does not take {'; '.join(_describe(value, reshaped) for value in node.reads)}"
@@ -216,8 +211,3 @@ def _describe(value: str, network: Network) -> str:
     constant = network.initializers.get(value)
     is_short = constant is not None and constant.dtype == "int64" and constant.nbytes <= 64
     return f"{value}: {constant.array.tolist() if constant is not None and is_short else network.type_of(value)}"
-
-
-def _shorten(text: str) -> str:
-    text = re.sub(r".*\(op_type:[^)]*\):?", "", " ".join(text.split()).removeprefix("[ShapeInferenceError] "))
-    return text.strip().rstrip(".")

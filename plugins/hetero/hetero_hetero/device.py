@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +37,9 @@ from hetero_core.files import replace_file
 from hetero_core.hookspecs import hookimpl
 from hetero_core.network.graph import Network
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import ValueSpec, type_to_json
+from hetero_core.network.types import ValueSpec, read_record, write_record
 from hetero_core.network.writer import pack_network, unpack_network
 from hetero_core.plan import Plan
-from hetero_core.reports.fields import read_record, write_record
 from hetero_hetero.affinity import ROLES_KEY, SplitTask, begin_assignment, complete_assignment, resolve_roles, trace_assignment
 from hetero_hetero.branches import BranchExecutable, cut_branches
 from hetero_hetero.executable import HeteroExecutable, require_limits
@@ -315,8 +313,7 @@ _PLAN_FIELDS = ("network", "priorities", "device_of_node", "operator_of_node", "
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
-    rows = partial(write_record, write_type=type_to_json, write_row=lambda row: list(row.values()))
-    fields = {name: rows(getattr(plan, name)) for name in _PLAN_FIELDS}
+    fields = {name: write_record(getattr(plan, name)) for name in _PLAN_FIELDS}
     return {**fields, "stages": [row for _, *row in fields["stages"]]}
 
 

@@ -25,9 +25,9 @@ from hetero_core.devices.threads import AUTO, STREAMS_KEY
 from hetero_core.dtypes import FLOAT_DTYPES, bits_of_dtype, numpy_dtype
 from hetero_core.errors import ConfigValueError
 from hetero_core.network.graph import Network
-from hetero_core.network.types import ValueSpec
+from hetero_core.network.types import ValueSpec, read_record
 from hetero_core.plan import Placement
-from hetero_core.reports.fields import read_record, record_to_json
+from hetero_core.reports.fields import record_to_json
 from hetero_hetero.affinity import SplitTask
 
 logger = logging.getLogger(__name__)
