@@ -15,6 +15,7 @@ from hetero_core.network.inference import infer_contrib, read_numbers
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
 from hetero_core.network.types import Dimension, ValueType, shape_of
+from hetero_core.transforms.constants import drop_unread
 
 Array = np.ndarray[Any, Any]
 
@@ -85,6 +86,8 @@ class Writer:
 
     def note_types(self, node: Node) -> None:
         """Notes the types of a node's outputs that have none."""
+        if all(value in self.types for value in node.outputs):
+            return
         inferred = infer_contrib(node, list(map(self.type_of, node.inputs)), lambda value: read_numbers(self.constants, value))
         self.types.update((value, own) for value, own in inferred.items() if value not in self.types)
 
@@ -136,7 +139,7 @@ Rewrite = Callable[[Network, Node, Writer], bool]
 
 
 def rewrite_operators(network: Network, rewrites: Mapping[tuple[str, str], Rewrite]) -> Network:
-    """Returns the network with nodes rewritten by the function of their domain and operator."""
+    """Returns the network with nodes rewritten by the function of their domain and operator, without nodes that nothing reads then."""
     if not any((node.domain, node.op_type) in rewrites for node in network.nodes):
         return network
     writer, is_changed = Writer(network), False
@@ -151,7 +154,7 @@ def rewrite_operators(network: Network, rewrites: Mapping[tuple[str, str], Rewri
         for own, length in others:
             while len(own) > length:
                 own.popitem()
-    return writer.write_network() if is_changed else network
+    return drop_unread(writer.write_network()) if is_changed else network
 
 
 def derive_constant(
