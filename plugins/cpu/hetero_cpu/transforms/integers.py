@@ -79,11 +79,6 @@ class Weight:
             numbers -= self.zero.astype(dtype)
         return numbers.T if self.is_turned else numbers
 
-    def hold(self, cut: tuple[slice, ...]) -> Initializer:
-        """Returns a part of the numbers as float32, made on first use."""
-        shape = tuple(part.stop - part.start for part in cut)
-        return derive_constant(self.constant, lambda _: np.ascontiguousarray(self.read()[cut]), shape)
-
     def dequantize(self) -> Initializer:
         """Returns the float32 numbers that the integers stand for, made on first use."""
         scale = self.scale if self.scale.size == 1 else _along(self.scale, self.axis, len(self.shape))
@@ -123,12 +118,10 @@ class _Rewriter(Writer):
         super().__init__(network)
         self.held: dict[str, Numbers] = {}
         self.weights: dict[str, Weight] = {}
-        self.pending: set[str] = set()
-        """Values of the network that exist as codes or multiples alone."""
-        self.makers: dict[str, tuple[str, ...]] = {}
-        """The origins of the values of the network that rules have made."""
+        self.pending: dict[str, tuple[str, ...]] = {}
+        """The origins of values of the network that exist as codes or multiples alone."""
         self.absorbed: dict[str, tuple[str, ...]] = {}
-        """The same for values without a node of their own, whose origins go to their readers."""
+        """Those of values without a node of their own, whose origins go to their readers."""
         self.known: dict[tuple[Any, ...], str] = {}
         """Constants by their contents, and codes by their zero point."""
         self.is_changed = False
@@ -142,10 +135,8 @@ class _Rewriter(Writer):
         rule = _RULES.get((node.domain, node.op_type))
         if rule is not None and all(node.inputs[:1]) and len(node.writes) and rule(self, node):
             self.is_changed = True
-            origins = dict.fromkeys(node.writes, self.origins)
-            self.makers.update(origins)
             if len(self.nodes) == count:
-                self.absorbed.update(origins)
+                self.absorbed.update(dict.fromkeys(node.writes, self.origins))
             return
         for value in node.reads:
             self.make(value)
@@ -165,9 +156,8 @@ class _Rewriter(Writer):
         """Makes a value of the network that exists as codes or as a multiple."""
         if value not in self.pending:
             return
-        self.pending.discard(value)
-        codes, origins = self.held[value], self.origins
-        self.origins, parts = self.makers.get(value, origins), codes.parts
+        codes, origins, self.origins = self.held[value], self.origins, self.pending.pop(value)
+        parts = codes.parts
         if codes.factor is not None:
             self.rescale(parts[0], codes.factor, is_sum=not codes.dtype, output=value)
         else:
@@ -190,7 +180,7 @@ class _Rewriter(Writer):
         """Adds a node of the same operator and attributes with other inputs and returns its output."""
         name, result = self.names.node(f"{self.label}/{node.op_type}"), self.name(node.op_type)
         self.nodes.append(replace(node, name=name, inputs=inputs, outputs=(result,), origins=self.origins, original_name=None))
-        self.note_types(self.nodes[-1])
+        self.types[result] = TensorType("float32", self.shape(node.outputs[0]))
         return result
 
     # What is known of values.
@@ -263,7 +253,7 @@ class _Rewriter(Writer):
     def keep(self, value: str, numbers: Numbers) -> bool:
         """Notes the numbers that a value of the network stands for, which a later reader may ask for."""
         self.held[value] = numbers
-        self.pending.add(value)
+        self.pending[value] = self.origins
         return True
 
     # Products.
@@ -328,10 +318,12 @@ class _Rewriter(Writer):
         return self.add("Slice", numbers, *bounds)
 
     def hold_weight(self, weight: Weight, cut: tuple[slice, ...]) -> str:
-        """Returns the name of the whole numbers of a part of a weight."""
+        """Returns the name of a part of the whole numbers of a weight, as float32, which are made on first use."""
         key = (weight.name, weight.is_turned, weight.zero.tobytes(), *((each.start, each.stop) for each in cut))
         if key not in self.known:
-            self.known[key] = self.hold(weight.hold(cut), self.names.value(f"{weight.name}/numbers"))
+            shape = tuple(part.stop - part.start for part in cut)
+            numbers = derive_constant(weight.constant, lambda _: np.ascontiguousarray(weight.read()[cut]), shape)
+            self.known[key] = self.hold(numbers, self.names.value(f"{weight.name}/numbers"))
         return self.known[key]
 
     def read_weight(self, value: str, zero_point: str, scale: Array, axis: int) -> Weight | None:
