@@ -12,7 +12,7 @@ from hetero_cpu.operators.recipe import Cut, Recipe
 from hetero_cpu.plan.open_plan import OpenPlan, OpenStep
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, PlannedStep
 from hetero_cpu.symbols.arrays import OpenArray
-from hetero_cpu.symbols.evaluation import Products, Signature, Sums
+from hetero_cpu.symbols.evaluation import Products, Signature, compile_sums
 from hetero_cpu.symbols.sizes import Scope, evaluate, is_open, terms_of
 
 Array = Any
@@ -42,7 +42,7 @@ def list_numbers(opened: OpenPlan, products: Products) -> tuple[Array, Array]:
     """Returns all numbers of calls and the chunks of each call for given sizes; addresses are offsets into their memory."""
     count = opened.number_count
     bases = [0] * (len(opened.bases) + len(opened.scope.tables))
-    both = Sums(opened.table, np.arange(count + opened.call_count)).evaluate((*products, *bases))
+    both = compile_sums(opened.table, np.arange(count + opened.call_count))((*products, *bases))
     return both[:count], both[count:]
 
 
