@@ -147,18 +147,18 @@ def test_limit_holds_in_every_thread_that_runs(looking: tuple[Core, Looking]) ->
 
 FORK = """
 import os, warnings
-from hetero_cpu.run.blas import limit_blas
+from hetero_cpu.run.blas import share_products
 from threadpoolctl import threadpool_info, threadpool_limits
 
 warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads, from Python 3.12 on
 count = lambda: [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
 import numpy
 threadpool_limits(3, user_api="blas")
-with limit_blas():
+with share_products(None):
     child = os.fork()
     if child == 0:
         seen = count()
-        with limit_blas():
+        with share_products(None):
             seen += count()
         os._exit(0 if seen + count() == [3, 1, 3] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -83,6 +83,13 @@ def test_known_course_is_written_out(core: Core, kernels: str, body: str, y: Any
     np.testing.assert_allclose(answer["z"], z, rtol=1e-6)
 
 
+@pytest.mark.parametrize("body", [model[0] for model in WRITTEN.values()], ids=WRITTEN)
+def test_nodes_name_those_of_the_model_as_their_origin(body: str) -> None:
+    network = read_network(make_model(body))
+    names = {node.name for node in network.nodes}
+    assert names.issuperset(origin for node in transform_network(network).nodes for origin in node.origins)
+
+
 def test_node_that_no_trip_changes_is_written_once() -> None:
     assert list_operators(transform(make_model(REPEATING))).count("Log") == 1
 

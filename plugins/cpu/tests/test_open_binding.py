@@ -14,7 +14,7 @@ from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
 from hetero_cpu.run.instance import Instance
 from hetero_cpu.symbols.arrays import OpenArray
-from hetero_cpu.symbols.evaluation import Sums, Table
+from hetero_cpu.symbols.evaluation import Table, compile_sums
 from hetero_cpu.symbols.sizes import evaluate, is_open, terms_of
 from hetero_tests.fixed_plans import evaluate_atoms, list_numbers, read_sizes, write_signature
 from hetero_tests.open_models import make_decoder, make_detector, make_encoder
@@ -177,7 +177,7 @@ def test_sums_are_those_of_plain_integers(seed: int) -> None:
         for constant, row in zip(constants, matrix, strict=True)
     ]
     chosen = np.flatnonzero(rng.random(count) < 0.6)
-    assert Sums(table, chosen).evaluate(products).tolist() == [expected[row] for row in chosen]
+    assert compile_sums(table, chosen)(products).tolist() == [expected[row] for row in chosen]
     names = {f"p{column}": product for column, product in enumerate(products)}
     assert [eval(text, names) for text in table.write(range(count))] == expected
     assert sorted(set(table.rows.tolist())) == np.flatnonzero(matrix.any(1)).tolist()

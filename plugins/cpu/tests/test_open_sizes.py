@@ -12,7 +12,7 @@ from hetero_cpu.plan.open_plan import OpenPlan
 from hetero_cpu.plan.passes import specialize_network, transform_network
 from hetero_cpu.plan.planner import Lifetime
 from hetero_cpu.symbols.arrays import OpenArray, broadcast, lay_open
-from hetero_cpu.symbols.evaluation import Evaluator, SizeClass, Sums
+from hetero_cpu.symbols.evaluation import Evaluator, SizeClass, compile_sums
 from hetero_cpu.symbols.sizes import NotOpenError, Scope, evaluate, is_open, largest, least, terms_of
 from hetero_tests.fixed_plans import evaluate_atoms, fix_plan
 from hetero_tests.open_models import make_encoder
@@ -74,7 +74,7 @@ def test_symbolic_results_hold_for_all_sizes_within_the_guards(seed: int) -> Non
     evaluator = Evaluator(scope, [*(terms_of(number) for number in results if not isinstance(number, bool)), *guards])
     own = SizeClass(scope, [symbols], evaluator)
     table = evaluator.tabulate([terms_of(number) for number in results])
-    sums = Sums(table, np.arange(len(results)))
+    sums = compile_sums(table, np.arange(len(results)))
     rng, covered = np.random.default_rng(2000 + seed), 0
     for sizes in [example, *(rng.integers(2, 60, 3).tolist() for _ in range(200))]:
         values = evaluate_atoms(scope, dict(enumerate(sizes)))
@@ -85,7 +85,7 @@ def test_symbolic_results_hold_for_all_sizes_within_the_guards(seed: int) -> Non
         covered += 1
         expected = _compute(np.random.default_rng(1000 + seed), list(sizes))
         assert [evaluate(terms_of(number), values) for number in results] == [int(number) for number in expected]
-        assert sums.evaluate(products).tolist() == [int(number) for number in expected]
+        assert sums(products).tolist() == [int(number) for number in expected]
     assert covered
 
 

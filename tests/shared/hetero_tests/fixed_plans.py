@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from hetero_cpu.operators.recipe import Cut, Recipe
 from hetero_cpu.plan.open_plan import OpenPlan, OpenStep
-from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, PlannedStep
+from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, PlannedStep, take_cut
 from hetero_cpu.symbols.arrays import OpenArray
-from hetero_cpu.symbols.evaluation import Products, Signature, Sums
+from hetero_cpu.symbols.evaluation import Products, Signature, compile_sums
 from hetero_cpu.symbols.sizes import Scope, evaluate, is_open, terms_of
+
+from hetero_tests.plan_verifier import is_piece
 
 Array = Any
 Fix = Callable[[Any], int]
@@ -42,7 +44,7 @@ def list_numbers(opened: OpenPlan, products: Products) -> tuple[Array, Array]:
     """Returns all numbers of calls and the chunks of each call for given sizes; addresses are offsets into their memory."""
     count = opened.number_count
     bases = [0] * (len(opened.bases) + len(opened.scope.tables))
-    both = Sums(opened.table, np.arange(count + opened.call_count)).evaluate((*products, *bases))
+    both = compile_sums(opened.table, np.arange(count + opened.call_count))((*products, *bases))
     return both[:count], both[count:]
 
 
@@ -85,6 +87,8 @@ def fix_plan(opened: OpenPlan, signature: Signature) -> ExecutionPlan:
         array = opened.arrays[value]
         if isinstance(place, Block):
             places[value] = replace(place, shape=tuple(fix(size) for size in place.shape))
+        elif isinstance(place.make, partial) and is_piece(place):
+            places[value] = replace(place, make=partial(take_cut, cut=_fix_cut(place.make.keywords["cut"], fix)))
         else:
             move = find_offset(value) - find_offset(place.source)
             shape, strides = (tuple(fix(number) for number in part) for part in (array.shape, array.strides))
@@ -98,8 +102,7 @@ def fix_plan(opened: OpenPlan, signature: Signature) -> ExecutionPlan:
             work = replace(work, bind=bind, scratch=fix(work.scratch), parts=parts)
         strides_of = {value: tuple(fix(stride) for stride in strides) for value, strides in step.strides.items()}
         steps.append(replace(step, work=work, scratch_offset=fix(step.scratch_offset), strides=strides_of))
-    joins = {value: tuple(replace(piece, cut=_fix_cut(piece.cut, fix)) for piece in joined) for value, joined in plan.joins.items()}
-    return replace(plan, steps=tuple(steps), places=places, offsets=offsets, arena_bytes=fix(plan.arena_bytes), joins=joins)
+    return replace(plan, steps=tuple(steps), places=places, offsets=offsets, arena_bytes=fix(plan.arena_bytes))
 
 
 def _fix_cut(cut: Cut, fix: Fix) -> Cut:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from hetero_cpu.machine.calls import NativeCall
@@ -20,7 +21,7 @@ from hetero_cpu.machine.memory import ALIGNMENT, allocate_arena
 from hetero_cpu.operators.images import bind_clear
 from hetero_cpu.operators.recipe import NO_HALO, Array, Halo, Recipe
 from hetero_cpu.plan.placing import can_stand_for
-from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep
+from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep, take_cut
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,6 +257,11 @@ class Owners:
 
     def __init__(self, plan: ExecutionPlan) -> None:
         self._plan = plan
+        self._written = {*plan.inputs, *(value for step in plan.steps for value in step.writes)}
+        self._pieces: dict[str, list[str]] = {}
+        for value, place in plan.places.items():
+            if isinstance(place, Derived) and is_piece(place):
+                self._pieces.setdefault(place.source, []).append(value)
         self._owners: dict[str, tuple[str, ...]] = {}
 
     def find(self, value: str) -> tuple[str, ...]:
@@ -265,16 +271,27 @@ class Owners:
         return self._owners[value]
 
     def _list(self, value: str) -> Iterator[str]:
-        plan = self._plan
-        if value in plan.joins:
-            for piece in plan.joins[value]:
-                yield from self.find(piece.source) if piece.is_moved else (value,)
-            return
-        place = plan.places[value]
-        if isinstance(place, Block) or place.is_computed:
+        place, pieces = self._plan.places[value], self._pieces.get(value, ())
+        for piece in pieces:
+            yield from self.find(self._find_last(piece))
+        if value in self._written or (isinstance(place, Block) and not pieces):
             yield value
-        else:
+        elif isinstance(place, Derived) and not pieces:
             yield from self.find(place.source)
+
+    def _find_last(self, value: str) -> str:
+        """Returns the value that is written last in the memory of a piece: the piece itself, or one that overwrites it."""
+        inside, last = {value}, value
+        for other, place in self._plan.places.items():
+            if isinstance(place, Derived) and place.source in inside and not is_piece(place):
+                inside.add(other)
+                last = other if other in self._written else last
+        return last
+
+
+def is_piece(place: Derived) -> bool:
+    """Says whether a value is computed in place in a concatenation."""
+    return isinstance(place.make, partial) and place.make.func is take_cut
 
 
 _NOTHING = 0
@@ -306,7 +323,7 @@ def verify_plan(plan: ExecutionPlan) -> tuple[PlanFault, ...]:
     if strays:
         # If a view lies outside its memory, no further check is meaningful.
         return strays
-    return (*_list_misplaced_pieces(plan, layout), *_list_misplaced_outside(plan, layout), *_Walk(plan, layout).list_faults())
+    return (*_list_misplaced_outside(plan, layout), *_Walk(plan, layout).list_faults())
 
 
 def _list_strays(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
@@ -323,15 +340,6 @@ def _list_strays(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]
         beyond = subtract(layout.find(value), layout.find_block(root))
         if beyond.count:
             yield PlanFault("the plan", value, f"it lies outside the block of '{root}', of which it is a view", beyond)
-
-
-def _list_misplaced_pieces(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:
-    """Yields the values that should be computed in place in a concatenation but lie elsewhere."""
-    for output, join in plan.joins.items():
-        for piece in join:
-            if piece.is_moved and not _lie_alike(layout.arrays[piece.source], layout.arrays[output][piece.cut]):
-                problem = f"it is a piece of '{output}' and does not lie in its slice of it"
-                yield PlanFault("the plan", piece.source, problem, layout.find(piece.source))
 
 
 def _list_misplaced_outside(plan: ExecutionPlan, layout: PlanLayout) -> Iterator[PlanFault]:

@@ -23,7 +23,7 @@ from hetero_cpu.plan.passes import join_open_network
 from hetero_cpu.plan.plan import Block, Derived, ExecutionPlan, Foreign, PlannedStep, list_actions, may_multiply
 from hetero_cpu.plan.planner import build_plan
 from hetero_cpu.symbols.arrays import OpenArray, lay_open
-from hetero_cpu.symbols.evaluation import Evaluator, Signature, SizeClass, Sums, write_function, write_tuple
+from hetero_cpu.symbols.evaluation import Evaluator, Signature, SizeClass, compile_sums, write_function, write_tuple
 from hetero_cpu.symbols.network import compile_shape_constants, expose_shape_constants, open_network
 from hetero_cpu.symbols.sizes import NotOpenError, Scope, terms_of
 
@@ -138,8 +138,8 @@ class OpenPlan:
         """The numbers of calls that depend on sizes or on addresses of memory."""
         self.chunk_rows = rows[len(self.rows) :] - self.number_count
         """The calls with chunks that depend on sizes."""
-        self.open_numbers = Sums(table, rows)
-        """The numbers of calls in `rows`, and behind them the chunks of those in `chunk_rows`.
+        self.evaluate_numbers = compile_sums(table, rows)
+        """Returns the numbers of calls in `rows`, and behind them the chunks of those in `chunk_rows`.
 
         They follow from products, and the begins of the arena, of memories outside and of tables.
         """

@@ -23,7 +23,7 @@ from hetero_cpu.operators.groups import Group
 from hetero_cpu.operators.images import find_overhang
 from hetero_cpu.operators.recipe import NO_HALO, Cut, Halo, Join, Recipe, Views, is_channels_last, order_axes
 from hetero_cpu.operators.winograd import choose_winograd
-from hetero_cpu.plan.plan import Block, Derived, Piece, keep, take_cut
+from hetero_cpu.plan.plan import Block, Derived, keep, take_cut
 from hetero_cpu.symbols.arrays import lay_empty
 from hetero_cpu.symbols.sizes import Scope, value_of
 
@@ -60,9 +60,9 @@ def can_stand_for(piece: Array, array: Array) -> bool:
     return all(piece.strides[axis] * array.strides[-1] == array.strides[axis] * piece.strides[-1] for axis in outer)
 
 
-def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str, Array], *, workers: int) -> Recipe:
+def copy_pieces(output: Array, pieces: Sequence[tuple[str, Cut]], prototypes: Mapping[str, Array], *, workers: int) -> Recipe:
     """Returns the recipe that copies each source into its cut of `output`; by machine code if it takes them all, else by NumPy."""
-    sources, cuts = [piece.source for piece in pieces], [piece.cut for piece in pieces]
+    sources, cuts = zip(*pieces, strict=True)
     if len(set(sources)) == len(sources):
         from hetero_cpu.operators.layout import plan_pieces  # LLVM
 
@@ -73,7 +73,7 @@ def copy_pieces(output: Array, pieces: Sequence[Piece], prototypes: Mapping[str,
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
         return [partial(np.copyto, writes[0][cut], array) for cut, array in zip(cuts, reads, strict=True)]
 
-    return Recipe(tuple(sources), bind, parts=tuple(cuts))
+    return Recipe(sources, bind, parts=cuts)
 
 
 _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
@@ -157,14 +157,12 @@ class ValuePlacer:
     first_write: dict[str, int] = field(default_factory=dict)
     readers_left: dict[str, int] = field(default_factory=dict)
     """How many nodes still read each value, plus 1 for an output, which is never dead."""
-    joins: dict[str, tuple[Piece, ...]] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
+    """The blocks that may be read at any time, by their first values."""
     _root_of_value: dict[str, str] = field(default_factory=dict)
     _values_of_root: dict[str, list[str]] = field(default_factory=dict)
     """The values in each block, each after the value that it is derived from."""
     _readers_of_root: dict[str, int] = field(default_factory=dict)
-    _fixed_roots: set[str] = field(default_factory=set)
-    """The blocks that may be read at any time."""
 
     def __post_init__(self) -> None:
         reads = (value for node in self.network.nodes for value in node.reads)
@@ -188,8 +186,7 @@ class ValuePlacer:
 
     def fix(self, values: Collection[str]) -> None:
         """Notes that the blocks of these values may be read at any time."""
-        self.fixed.update(values)
-        self._fixed_roots.update(root for value in values if (root := self.find_root(value)) is not None)
+        self.fixed.update(root for value in values if (root := self.find_root(value)) is not None)
 
     def find_halo(self, value: str) -> Halo:
         """Returns the zeros around the images of a value that its readers want."""
@@ -227,13 +224,13 @@ class ValuePlacer:
             else:
                 self._add_view(value, choice.source, make)
 
-    def _add_view(self, value: str, source: str, make: Callable[[Array], Array], *, is_computed: bool = False) -> None:
-        """Puts a value into the memory of its source, as a view or `is_computed`."""
+    def _add_view(self, value: str, source: str, make: Callable[[Array], Array]) -> None:
+        """Puts a value into the memory of its source."""
         place = self.places.get(source)
         if make is keep and isinstance(place, Derived) and place.make is keep:
             # A chain of values in the same memory is as deep as a single value.
             source = place.source
-        self.places[value] = Derived(source, make, is_computed)
+        self.places[value] = Derived(source, make)
         root = self.find_root(source)
         if root is not None:
             self._root_of_value[value] = root
@@ -249,27 +246,27 @@ class ValuePlacer:
                 halo = self.find_halo(value) if recipe.kernels and recipe.is_channels_last else NO_HALO
                 self.place(value, is_channels_last=recipe.is_channels_last, halo=halo)
         else:
-            self._add_view(outputs[0], target, keep, is_computed=True)
+            self._add_view(outputs[0], target, keep)
             self.prototypes[outputs[0]] = self.prototypes[target]
             if target in self.halos:
                 self.halos[outputs[0]] = self.halos[target]
         return outputs
 
-    def place_join(self, output: str, join: Join) -> list[Piece]:
-        """Places a concatenation, and its sources inside it if possible; returns the pieces that have to be copied."""
+    def place_join(self, output: str, join: Join) -> list[tuple[str, Cut]]:
+        """Places a concatenation, and its sources inside it if possible; returns those that have to be copied, and where to."""
         halo = self.find_halo(output) if join.is_channels_last and join.axis == 1 else NO_HALO
         self.place(output, is_channels_last=join.is_channels_last, halo=halo)
-        begin, pieces = 0, []
+        begin, copied = 0, []
         for source in join.sources:
             size = self.prototypes[source].shape[join.axis]
             cut = (slice(None),) * join.axis + (slice(begin, begin + size),)
             begin += size
             root = self._find_movable(source, output, cut)
-            pieces.append(Piece(source, cut, is_moved=root is not None))
-            if root is not None:
+            if root is None:
+                copied.append((source, cut))
+            else:
                 self._move(root, output, cut)
-        self.joins[output] = tuple(pieces)
-        return [piece for piece in pieces if not piece.is_moved]
+        return copied
 
     def find_spans(self, values: set[str], last_read: Mapping[str, int], end: int) -> dict[str, tuple[int, int]]:
         """Returns the first and the last moment of each block, of the values that need one."""
@@ -297,14 +294,11 @@ class ValuePlacer:
             if is_channels_last(self.prototypes[value]) != recipe.is_channels_last and self.prototypes[value].ndim in (4, 5):
                 continue
             halo = self.find_halo(output) if recipe.kernels else NO_HALO
-            if self.halos.get(value, NO_HALO) == halo and self._is_read_once(value, recipe) and self._is_dead(value, group):
+            # A second operand in the same memory would be read after it was overwritten.
+            is_read_once = [self.find_root(read) for read in recipe.reads].count(self.find_root(value)) == 1
+            if self.halos.get(value, NO_HALO) == halo and is_read_once and self._is_dead(value, group):
                 return value
         return None
-
-    def _is_read_once(self, value: str, recipe: Recipe) -> bool:
-        """Says whether a step reads the memory of a value as a single operand: a second operand would be read after it was overwritten."""
-        root = self.find_root(value)
-        return len(recipe.reads) == 1 or sum([self.find_root(read) == root for read in recipe.reads]) == 1
 
     def _is_read_in_place(self, value: str) -> bool:
         """Says whether a value is in the memory of an input that machine code may read in the caller's memory."""
@@ -320,7 +314,7 @@ class ValuePlacer:
             return False
         # A foreign step may have passed on a view of its input by name.
         read_here = {name: group.count_readers(name) for name in group.reads if self.find_root(name) == root}
-        return root not in self._fixed_roots and self._readers_of_root[root] == sum(read_here.values())
+        return root not in self.fixed and self._readers_of_root[root] == sum(read_here.values())
 
     def _find_movable(self, source: str, output: str, cut: Cut) -> str | None:
         """Returns the root of a block that may become a piece of a result: all planned steps can be bound to it there."""
@@ -337,12 +331,12 @@ class ValuePlacer:
 
     def _move(self, root: str, output: str, cut: Cut) -> None:
         """Puts a block, with all its values, into a piece of the output's block."""
-        self.places[root] = Derived(output, partial(take_cut, cut=cut), is_computed=True)
+        self.places[root] = Derived(output, partial(take_cut, cut=cut))
         moved = self._values_of_root.pop(root)
         self._values_of_root[output] += moved
         self._readers_of_root[output] += self._readers_of_root.pop(root)
-        if root in self._fixed_roots:
-            self._fixed_roots.add(output)
+        if root in self.fixed:
+            self.fixed.add(output)
         for name in moved:
             self._root_of_value[name] = output
             place = self.places[name]

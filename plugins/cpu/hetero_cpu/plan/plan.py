@@ -90,12 +90,10 @@ def take_cut(array: Array, *, cut: Cut) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A value in the memory of its source."""
+    """A value in the memory of its source: a view of that, or written there by a step."""
 
     source: str
     make: Callable[[Array], Array] = keep
-    is_computed: bool = False
-    """True for a value of its own, which is written there; False for a view, which has elements of the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +140,6 @@ class External:
         return (*self.inputs, *self.outputs.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A source of a concatenation, at `cut` of the result: computed in place if it `is_moved`, else copied."""
-
-    source: str
-    cut: Cut
-    is_moved: bool
-
-
 @dataclass(frozen=True, eq=False)
 class ExecutionPlan:
     """Steps, and where each value lies: a block at an offset, or derived from another value; a value without a place is passed by name."""
@@ -163,8 +152,6 @@ class ExecutionPlan:
     outputs: tuple[str, ...]
     arena_bytes: int
     external: External = field(default_factory=External)
-    joins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
-    """The values that are concatenations, and their pieces."""
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:

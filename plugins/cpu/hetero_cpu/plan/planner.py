@@ -467,8 +467,7 @@ class _Builder:
         known = self.placer.prototypes.keys() | self.network.initializers.keys()
         constants = {name: array for name, array in self.constants.items() if name in known}
         inputs, outputs = (tuple([spec.name for spec in specs]) for specs in (self.network.inputs, self.network.outputs))
-        steps, joins = tuple(self.steps), self.placer.joins
-        return ExecutionPlan(steps, places, offsets, constants, inputs, outputs, arena_bytes, external, joins)
+        return ExecutionPlan(tuple(self.steps), places, offsets, constants, inputs, outputs, arena_bytes, external)
 
     def _find_outside(self, used: set[str]) -> External:
         """Returns the values that may lie in external memory: large, contiguous in C order, and used only by machine code.

@@ -383,7 +383,7 @@ class Instance:
         numbers = _NO_NUMBERS
         if self._program is not None:
             tables = plan.bind_tables(arguments)
-            numbers = plan.open_numbers.evaluate((*products, self._begin, *self._no_begins, *map(find_address, tables)))
+            numbers = plan.evaluate_numbers((*products, self._begin, *self._no_begins, *map(find_address, tables)))
         shape_constants = plan.compute_shape_constants(elements)
         laid: dict[int, Array] = {}
         for index in self._in_arena:

@@ -85,26 +85,22 @@ class Table:
         return list(sums.values())
 
 
-class Sums:
-    """Some numbers of a table, which are evaluated together."""
+def compile_sums(table: Table, rows: Numbers) -> Callable[[Sequence[int]], Numbers]:
+    """Returns a function of the columns' values that evaluates some numbers of a table together; `rows`: in order, without duplicates."""
+    is_read = np.isin(table.rows, rows)
+    # A constant is the factor of a further product, which is 1: so every number is a sum, and no number is treated by itself.
+    every_row = np.concatenate([rows, table.rows[is_read]])
+    order = np.argsort(every_row, kind="stable")
+    places = np.concatenate([np.full(len(rows), -1), table.columns[is_read]])[order]
+    factors = np.concatenate([table.constants[rows], table.factors[is_read]])[order]
+    begins = np.searchsorted(every_row[order], rows)
 
-    __slots__ = ("_begins", "_columns", "_factors")
+    def evaluate(columns: Sequence[int]) -> Numbers:
+        values = np.array((*columns, 1), np.int64).take(places)
+        values *= factors
+        return np.add.reduceat(values, begins)
 
-    def __init__(self, table: Table, rows: Numbers) -> None:
-        """`rows`: in order, without duplicates."""
-        is_read = np.isin(table.rows, rows)
-        # A constant is the factor of a further product, which is 1: so every number is a sum, and no number is treated by itself.
-        every_row = np.concatenate([rows, table.rows[is_read]])
-        order = np.argsort(every_row, kind="stable")
-        self._columns = np.concatenate([np.full(len(rows), -1), table.columns[is_read]])[order]
-        self._factors = np.concatenate([table.constants[rows], table.factors[is_read]])[order]
-        self._begins = np.searchsorted(every_row[order], rows)
-
-    def evaluate(self, columns: Sequence[int]) -> Numbers:
-        """Returns the numbers for values of the columns."""
-        values = np.array((*columns, 1), np.int64).take(self._columns)
-        values *= self._factors
-        return np.add.reduceat(values, self._begins)
+    return evaluate
 
 
 def write_function(parameters: Sequence[str], result: str, lines: Sequence[str] = ()) -> Callable[..., Any]:

@@ -15,8 +15,7 @@ import numpy as np
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.transforms.constants import drop_unread
-from hetero_cpu.transforms.writer import Array, Writer, derive_constant
+from hetero_cpu.transforms.writer import Array, Writer, derive_constant, rewrite_operators
 
 _BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 _BLOCK_UNIT = 16
@@ -26,19 +25,7 @@ def multiply_blocks(network: Network) -> Network:
     """Returns the network with these products as MatMulNBits; linear, and no constant is read."""
     if "DequantizeLinear" not in network.op_types:
         return network
-    writer, is_changed = Writer(network), False
-    for node in network.nodes:
-        product = _read_product(node, network)
-        if product is None:
-            writer.nodes.append(node)
-            continue
-        is_changed = True
-        parts, sizes, origins = product
-        held = ["" if part is None else writer.hold(part, writer.names.value(f"{node.outputs[0]}/blocks")) for part in parts]
-        writer.origins = (*origins, *node.origins)
-        inputs = (node.inputs[0], *held, "", *node.inputs[2:])
-        writer.nodes.append(writer.make_node("MatMulNBits", inputs, node.outputs, sizes))
-    return drop_unread(writer.write_network()) if is_changed else network
+    return rewrite_operators(network, {("", op_type): _multiply for op_type in ("Gemm", "MatMul")})
 
 
 def _read_numbers(array: Array, *, is_turned: bool) -> Array:
@@ -72,13 +59,11 @@ def _hold_factors(constant: Initializer, added: int, *, is_turned: bool) -> Init
     return derive_constant(constant, convert, constant.shape[:: 1 if is_turned else -1])
 
 
-def _read_product(node: Node, network: Network) -> tuple[tuple[Initializer | None, ...], dict[str, int], tuple[str, ...]] | None:
-    """Returns codes, scales and zero points, the attributes of a MatMulNBits, and the origins of the right side of a product; None unless
-    that is a constant in blocks along the depth.
-    """
-    is_gemm = node.op_type == "Gemm" and not any(node.attributes.get(name, 1) != 1 for name in ("alpha", "beta"))
-    if node.domain or not (is_gemm or node.op_type == "MatMul") or node.attributes.get("transA", 0):
-        return None
+def _multiply(network: Network, node: Node, writer: Writer) -> bool:
+    """Adds the MatMulNBits of a product whose right side is a constant in blocks along the depth."""
+    is_gemm, attributes = node.op_type == "Gemm", node.attributes
+    if is_gemm and (any(attributes.get(name, 1) != 1 for name in ("alpha", "beta")) or attributes.get("transA", 0)):
+        return False
     is_turned, maker = bool(node.attributes.get("transB", 0)), network.find_producer(node.inputs[1])
     origins: tuple[str, ...] = ()
     if maker is not None and maker.op_type == "Transpose" and not maker.domain and len(maker.inputs) == 1:
@@ -89,20 +74,20 @@ def _read_product(node: Node, network: Network) -> tuple[tuple[Initializer | Non
         or maker.domain
         or maker.attributes.get("output_dtype", 0) not in (0, 1)
     ):
-        return None
+        return False
     read = network.initializers.get
     codes, scales, zeros = (read(value) for value in (*maker.inputs, "")[:3])
     block, axis = int(maker.attributes.get("block_size", 0)), int(maker.attributes.get("axis", 1))
     if codes is None or scales is None or codes.dtype not in _BITS or scales.dtype != "float32" or len(codes.shape) != 2:
-        return None
+        return False
     if block <= 0 or block % _BLOCK_UNIT or axis % 2 != is_turned or (zeros is None and any(maker.inputs[2:])):
-        return None
+        return False
     if scales.shape != tuple(-(-size // block) if place == is_turned else size for place, size in enumerate(codes.shape)):
-        return None
+        return False
     bias = read(node.inputs[2]) if is_gemm and any(node.inputs[2:]) else None
     outputs, depth = codes.shape if is_turned else codes.shape[::-1]
     if any(node.inputs[2:]) and (bias is None or bias.dtype != "float32" or bias.shape not in ((outputs,), (1, outputs))):
-        return None
+        return False
     sizes = {"K": depth, "N": outputs, "bits": _BITS[codes.dtype], "block_size": block}
     # MatMulNBits has codes from 0 on, and the middle of these as the zero point unless it has others.
     middle = 0 if codes.dtype.startswith("u") else 1 << (sizes["bits"] - 1)
@@ -112,4 +97,7 @@ def _read_product(node: Node, network: Network) -> tuple[tuple[Initializer | Non
     elif not middle:
         zero_points = Initializer.of_array(np.zeros(factors.shape, np.float32))
     parts = _hold_codes(codes, sizes, middle, is_turned=is_turned), factors, zero_points
-    return parts, sizes, (*maker.origins, *origins)
+    held = ["" if part is None else writer.hold(part, writer.name("blocks")) for part in parts]
+    writer.origins = (*maker.origins, *origins, *node.origins)
+    writer.add("MatMulNBits", node.inputs[0], *held, "", *node.inputs[2:], output=node.outputs[0], **sizes)
+    return True

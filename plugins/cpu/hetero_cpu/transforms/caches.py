@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, fixed_sizes
-from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_shape
 from hetero_cpu.transforms.writer import Writer, rewrite_operators
 
@@ -78,12 +77,14 @@ def share_heads(network: Network) -> Network:
     Exporters write heads that share keys as Unsqueeze, Expand and Reshape: `groups` copies of each. With a single query the heads of a
     group are like `groups` queries of a head, so nothing is copied. The mask has to be the same for all heads.
     """
-    shared = rewrite_operators(network, {("", "Attention"): _share})
-    return network if shared is network else drop_unread(shared)
+    return rewrite_operators(network, {("", "Attention"): _share})
 
 
 def _share(network: Network, node: Node, writer: Writer) -> bool:
-    if set(node.attributes) != {"scale"} or len(node.inputs) not in (3, 4) or not _is_same_for_heads(network, node.inputs[3:]):
+    masks = [read_shape(network, mask) or () for mask in node.inputs[3:]]
+    if set(node.attributes) != {"scale"} or len(node.inputs) not in (3, 4):
+        return False
+    if any(len(mask) < 2 or not all(size == 1 for size in mask[-3:-1]) for mask in masks):
         return False
     sources = [_find_unrepeated(network, value) for value in node.inputs[1:3]]
     q, k, v = (_read_sizes(network, value) for value in (node.inputs[0], *sources))
@@ -121,8 +122,3 @@ def _find_unrepeated(network: Network, value: str) -> str:
 
 def _read_sizes(network: Network, value: str) -> tuple[int, ...]:
     return fixed_sizes(read_shape(network, value)) or ()
-
-
-def _is_same_for_heads(network: Network, masks: tuple[str, ...]) -> bool:
-    shapes = [read_shape(network, mask) for mask in masks]
-    return all(shape is not None and len(shape) >= 2 and all(size == 1 for size in shape[-3:-1]) for shape in shapes)

@@ -25,7 +25,7 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType, ValueType
 from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_axes, read_integers, read_shape
-from hetero_cpu.transforms.microsoft import read_input, turn_heads, widen_tables
+from hetero_cpu.transforms.microsoft import Angles, find_angles, read_input, turn_heads
 from hetero_cpu.transforms.writer import Writer
 
 _RESHAPING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -36,8 +36,6 @@ _ATTRIBUTES = (
 )
 _RANK = 4
 _LOWEST = float(np.finfo(np.float32).min)
-Tables = tuple[str, str, int]
-"""Cosines and sines, and how many elements of a head they turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +74,35 @@ def append_evenly(network: Network) -> tuple[Network, EvenRows | None]:
     nodes = [node for node in network.nodes if node.op_type == "GroupQueryAttention" and node.domain == MICROSOFT]
     if not nodes:
         return network, None
-    rewriting = _Rewriting(network, nodes)
-    rows = rewriting.find_rows()
-    rewritten = None if rows is None else rewriting.rewrite()
+    writer = _AttentionWriter(network, nodes)
+    rows = writer.find_rows()
+    rewritten = None if rows is None else writer.rewrite()
     return (network, None) if rewritten is None else (drop_unread(rewritten), rows)
 
 
-class _Rewriting:
-    def __init__(self, network: Network, nodes: Sequence[Node]) -> None:
-        self.network, self.nodes, self.writer = network, nodes, Writer(network)
-        self.tables: dict[tuple[str, str], Tables] = {}
+class _AttentionWriter(Writer):
+    def __init__(self, network: Network, attentions: Sequence[Node]) -> None:
+        super().__init__(network)
+        self.attentions = attentions
+        self.angles: dict[tuple[str, str], Angles | None] = {}
         self.masks: dict[int, str] = {}
         self.caches: dict[str, ValueType] = {}
         """The types of inputs that are caches: heads and their size follow from the nodes, also where a model declares them as open."""
 
     def find_rows(self) -> EvenRows | None:
         """Returns the condition; None if it cannot be told."""
-        first, network = self.nodes[0], self.network
-        if any(len(node.inputs) < 7 or node.inputs[5:7] != first.inputs[5:7] for node in self.nodes):
+        first, network = self.attentions[0], self.network
+        if any(len(node.inputs) < 7 or node.inputs[5:7] != first.inputs[5:7] for node in self.attentions):
             return None
-        if len({bool(node.inputs[3]) for node in self.nodes}) > 1:
+        if len({bool(node.inputs[3]) for node in self.attentions}) > 1:
             return None
         index_of_input = network.index_of_input
-        pasts = [value for node in self.nodes for value in node.inputs[3:5] if value]
+        pasts = [value for node in self.attentions for value in node.inputs[3:5] if value]
         mask = self._find_mask_input(*first.inputs[5:7])
         if mask is None or any(value not in index_of_input for value in pasts):
             return None
         constants = network.initializers
-        tables = [constants[value].shape[0] for node in self.nodes for value in node.inputs[7:9] if value in constants]
+        tables = [constants[value].shape[0] for node in self.attentions for value in node.inputs[7:9] if value in constants]
         positions = tuple(index_of_input[value] for value in dict.fromkeys(pasts))
         others = tuple(position for name, position in index_of_input.items() if name != mask and name not in pasts)
         return EvenRows(index_of_input[mask], positions, others, min(tables, default=1 << 31))
@@ -134,19 +133,18 @@ class _Rewriting:
 
     def rewrite(self) -> Network | None:
         """Returns the network with all nodes written as operators of ONNX."""
-        writer = self.writer
         for node in self.network.nodes:
-            writer.label, writer.origins = node.name, node.origins
-            if node not in self.nodes:
-                writer.nodes.append(node)
+            self.label, self.origins = node.name, node.origins
+            if node not in self.attentions:
+                self.nodes.append(node)
             elif not self._write(node):
                 return None
-        writer.types.update(self.caches)
+        self.types.update(self.caches)
         inputs = tuple(replace(spec, type=self.caches.get(spec.name, spec.type)) for spec in self.network.inputs)
-        return replace(writer.write_network(), inputs=inputs)
+        return replace(self.write_network(), inputs=inputs)
 
     def _write(self, node: Node) -> bool:
-        get, writer = node.attributes.get, self.writer
+        get = node.attributes.get
         heads, groups, window = int(get("num_heads", 0)), int(get("kv_num_heads", 0)), int(get("local_window_size", -1))
         shape, past, is_causal = read_shape(self.network, node.inputs[0]), read_input(node, 3), bool(get("causal", 1))
         is_special = any(
@@ -159,18 +157,16 @@ class _Rewriting:
         if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or not groups or heads % groups:
             return False
         floats = [*filter(None, node.inputs[:5])]
-        if not all(writer.dtype(value) == "float32" for value in floats):
+        if not all(self.dtype(value) == "float32" for value in floats):
             return False
         is_packed = not node.inputs[1]
         size, rest = divmod(shape[2], heads + 2 * groups if is_packed else heads)
         if rest or not size:
             return False
-        tables = None
-        if get("do_rotary", 0):
-            tables = self._find_tables(node, size)
-            if tables is None:
-                return False
-        query, key, value = self._lay_heads(node, (heads, groups, size), tables)
+        angles = self._find_angles(node) if get("do_rotary", 0) else None
+        if get("do_rotary", 0) and (angles is None or angles[2] > size):
+            return False
+        query, key, value = self._lay_all_heads(node, (heads, groups, size), angles)
         presents = [*node.outputs[1:3], "", ""][:2]
         joined = []
         for cache, new, present in zip(node.inputs[3:5], (key, value), presents, strict=True):
@@ -179,64 +175,56 @@ class _Rewriting:
                 batch, length = declared[::2] if len(declared) == _RANK else (None, None)
                 self.caches[cache] = TensorType("float32", (batch, groups, length, size))
             joined.append(
-                writer.add("Concat", cache, new, axis=2, output=present) if past else writer.add("Identity", new, output=present)
+                self.add("Concat", cache, new, axis=2, output=present) if past else self.add("Identity", new, output=present)
             )
         if heads != groups:
-            wide, axis = writer.add_integers(1, 1, heads // groups, 1, 1), writer.add_integers(2)
-            whole = writer.add_integers(0, heads, -1, size)
-            joined = [writer.add("Reshape", writer.add("Expand", writer.add("Unsqueeze", x, axis), wide), whole) for x in joined]
-        mixed = writer.add("Attention", query, *joined, self._find_mask(window), scale=float(get("scale", 0.0)) or 1 / sqrt(size))
-        writer.join_heads(mixed, heads * size, node.outputs[0])
+            wide, axis = self.add_integers(1, 1, heads // groups, 1, 1), self.add_integers(2)
+            whole = self.add_integers(0, heads, -1, size)
+            joined = [self.add("Reshape", self.add("Expand", self.add("Unsqueeze", x, axis), wide), whole) for x in joined]
+        mixed = self.add("Attention", query, *joined, self._find_mask(window), scale=float(get("scale", 0.0)) or 1 / sqrt(size))
+        self.join_heads(mixed, heads * size, node.outputs[0])
         return True
 
-    def _lay_heads(self, node: Node, sizes: tuple[int, int, int], tables: Tables | None) -> tuple[str, str, str]:
+    def _lay_all_heads(self, node: Node, sizes: tuple[int, int, int], angles: Angles | None) -> tuple[str, str, str]:
         """Returns query, key and value by heads, query and key turned; together if they come so."""
-        (heads, groups, size), writer = sizes, self.writer
+        heads, groups, size = sizes
         if not node.inputs[1]:
-            both, value = writer.split(writer.lay_heads(node.inputs[0], heads + 2 * groups, size), (heads + groups, groups), 1)
-            if tables is not None:
-                both = turn_heads(writer, both, tables[:2], tables[2], size)
-            query, key = writer.split(both, (heads, groups), 1)
+            both, value = self.split(self.lay_heads(node.inputs[0], heads + 2 * groups, size), (heads + groups, groups), 1)
+            if angles is not None:
+                both = turn_heads(self, both, angles, size)
+            query, key = self.split(both, (heads, groups), 1)
             return query, key, value
-        query, key, value = (writer.lay_heads(x, n, size) for x, n in zip(node.inputs[:3], (heads, groups, groups), strict=True))
-        if tables is not None:
-            query, key = (turn_heads(writer, x, tables[:2], tables[2], size) for x in (query, key))
+        query, key, value = (self.lay_heads(x, n, size) for x, n in zip(node.inputs[:3], (heads, groups, groups), strict=True))
+        if angles is not None:
+            query, key = (turn_heads(self, x, angles, size) for x in (query, key))
         return query, key, value
 
     @cached_property
     def _places(self) -> tuple[str, str]:
         """The places of the new keys, and of all keys, which are the same for all nodes."""
-        node, writer = self.nodes[0], self.writer
-        scalar, zero, step = (writer.add_constant(np.array(x, np.int64)) for x in (2, 0, 1))
+        node = self.attentions[0]
+        scalar, zero, step = (self.add_constant(np.array(x, np.int64)) for x in (2, 0, 1))
         past = read_input(node, 3)
-        begin = writer.add("Gather", writer.add("Shape", past), scalar, axis=0) if past else zero
-        total = writer.add("Reshape", writer.add("Cast", node.inputs[6], to=7), writer.add_integers())
-        return writer.add("Range", begin, total, step), writer.add("Range", zero, total, step)
+        begin = self.add("Gather", self.add("Shape", past), scalar, axis=0) if past else zero
+        total = self.add("Reshape", self.add("Cast", node.inputs[6], to=7), self.add_integers())
+        return self.add("Range", begin, total, step), self.add("Range", zero, total, step)
 
-    def _find_tables(self, node: Node, size: int) -> Tables | None:
-        """Returns cosines and sines of the new keys, and how many elements of a head they turn."""
-        writer, names = self.writer, (read_input(node, 7), read_input(node, 8))
-        if names not in self.tables:
-            tables = widen_tables(self.network, *names)
-            if tables is None or not 0 < tables[0].shape[1] <= size:
-                return None
-            axes = writer.add_integers(0, 1)
-            cosines, sines = (
-                writer.add("Unsqueeze", writer.add("Gather", writer.add_constant(table), self._places[0], axis=0), axes)
-                for table in tables
-            )
-            self.tables[names] = cosines, sines, tables[0].shape[1]
-        return self.tables[names]
+    def _find_angles(self, node: Node) -> Angles | None:
+        """Returns the angles of the new keys."""
+        tables = read_input(node, 7), read_input(node, 8)
+        if tables not in self.angles:
+            self.angles[tables] = find_angles(self, tables, self._places[0], 0, 1)
+        return self.angles[tables]
 
     def _find_mask(self, window: int) -> str:
         """Returns 0 for each key that a query may see, and the lowest number for all others."""
         if window not in self.masks:
-            writer, (new, keys) = self.writer, self._places
-            queries = writer.add("Unsqueeze", new, writer.add_integers(1))
-            allowed = writer.add("LessOrEqual", keys, queries)
+            new, keys = self._places
+            queries = self.add("Unsqueeze", new, self.add_integers(1))
+            allowed = self.add("LessOrEqual", keys, queries)
             if window > 0:
-                first = writer.add("Sub", queries, writer.add_constant(np.array(window, np.int64)))
-                allowed = writer.add("And", allowed, writer.add("Greater", keys, first))
-            limits = (writer.add_constant(np.array(number, np.float32)) for number in (0.0, _LOWEST))
-            self.masks[window] = writer.add("Where", allowed, *limits)
+                first = self.add("Sub", queries, self.add_constant(np.array(window, np.int64)))
+                allowed = self.add("And", allowed, self.add("Greater", keys, first))
+            limits = (self.add_constant(np.array(number, np.float32)) for number in (0.0, _LOWEST))
+            self.masks[window] = self.add("Where", allowed, *limits)
         return self.masks[window]

@@ -79,11 +79,6 @@ class Weight:
             numbers -= self.zero.astype(dtype)
         return numbers.T if self.is_turned else numbers
 
-    def hold(self, cut: tuple[slice, ...]) -> Initializer:
-        """Returns a part of the numbers as float32, made on first use."""
-        shape = tuple(part.stop - part.start for part in cut)
-        return derive_constant(self.constant, lambda _: np.ascontiguousarray(self.read()[cut]), shape)
-
     def dequantize(self) -> Initializer:
         """Returns the float32 numbers that the integers stand for, made on first use."""
         scale = self.scale if self.scale.size == 1 else _along(self.scale, self.axis, len(self.shape))
@@ -110,6 +105,7 @@ def compute_integers(network: Network) -> Network:
     """Returns the network with its quantized operators as float32 operators on whole numbers; linear, and reads all quantized weights."""
     rewriter = _Rewriter(network)
     for node in network.nodes:
+        rewriter.label = node.name
         rewriter.add_node(node)
     rewritten = rewriter.finish()
     return network if rewritten is None else drop_unread(eliminate_copies(rewritten))
@@ -122,12 +118,10 @@ class _Rewriter(Writer):
         super().__init__(network)
         self.held: dict[str, Numbers] = {}
         self.weights: dict[str, Weight] = {}
-        self.pending: set[str] = set()
-        """Values of the network that exist as codes or multiples alone."""
-        self.makers: dict[str, tuple[str, ...]] = {}
-        """The origins of the values of the network that rules have made."""
+        self.pending: dict[str, tuple[str, ...]] = {}
+        """The origins of values of the network that exist as codes or multiples alone."""
         self.absorbed: dict[str, tuple[str, ...]] = {}
-        """The same for values without a node of their own, whose origins go to their readers."""
+        """Those of values without a node of their own, whose origins go to their readers."""
         self.known: dict[tuple[Any, ...], str] = {}
         """Constants by their contents, and codes by their zero point."""
         self.is_changed = False
@@ -141,10 +135,8 @@ class _Rewriter(Writer):
         rule = _RULES.get((node.domain, node.op_type))
         if rule is not None and all(node.inputs[:1]) and len(node.writes) and rule(self, node):
             self.is_changed = True
-            origins = dict.fromkeys(node.writes, self.origins)
-            self.makers.update(origins)
             if len(self.nodes) == count:
-                self.absorbed.update(origins)
+                self.absorbed.update(dict.fromkeys(node.writes, self.origins))
             return
         for value in node.reads:
             self.make(value)
@@ -164,51 +156,31 @@ class _Rewriter(Writer):
         """Makes a value of the network that exists as codes or as a multiple."""
         if value not in self.pending:
             return
-        self.pending.discard(value)
-        codes, shape, origins = self.held[value], self.shape(value), self.origins
-        self.origins, parts = self.makers.get(value, origins), codes.parts
+        codes, origins, self.origins = self.held[value], self.origins, self.pending.pop(value)
+        parts = codes.parts
         if codes.factor is not None:
-            self.rescale(parts[0], codes.factor, shape, is_sum=not codes.dtype, output=value)
+            self.rescale(parts[0], codes.factor, is_sum=not codes.dtype, output=value)
         else:
             if len(parts) == 1 and codes.zero != 0:
-                parts = (self.emit("Add", parts[0], self.read_float(codes.zero), shape=shape),)
-            self.sum_integers(parts, codes.dtype, shape, output=value)
+                parts = (self.add("Add", parts[0], self.read_float(codes.zero)),)
+            self.sum_integers(parts, codes.dtype, value)
         self.origins = origins
 
-    def sum_integers(self, parts: Sequence[str], dtype: str, shape: Shape, output: str = "") -> str:
+    def sum_integers(self, parts: Sequence[str], dtype: str, output: str = "") -> str:
         """Returns the sum of whole numbers as integers."""
-        total, *others = (self.cast(part, dtype, shape, output="" if len(parts) > 1 else output) for part in parts)
+        total, *others = (self.cast(part, dtype, "" if len(parts) > 1 else output) for part in parts)
         for place, other in enumerate(others, 2):
-            total = self.emit("Add", total, other, shape=shape, dtype=dtype, output=output if place == len(parts) else "")
+            total = self.add("Add", total, other, output=output if place == len(parts) else "")
         return total
 
-    def cast(self, value: str, dtype: str, shape: Shape, output: str = "") -> str:
-        return self.emit("Cast", value, shape=shape, dtype=dtype, output=output, to=onnx_of_dtype(dtype))
+    def cast(self, value: str, dtype: str, output: str = "") -> str:
+        return self.add("Cast", value, output=output, to=onnx_of_dtype(dtype))
 
-    def build(self, op_type: str, *inputs: str, shape: Shape, dtype: str = "float32", output: str = "", **attributes: Any) -> Node:
-        """Returns a node of ONNX's own domain; an output without a name gets one, and a type."""
-        result = output or self.names.value(f"{inputs[0]}/{op_type}")
-        if not output:
-            self.types[result] = TensorType(dtype, shape)
-        return self.make_node(op_type, inputs, (result,), attributes)
-
-    def emit(self, op_type: str, *inputs: str, **more: Any) -> str:
-        """Adds a node as `build` returns it, and returns its output."""
-        self.nodes.append(self.build(op_type, *inputs, **more))
-        return self.nodes[-1].outputs[0]
-
-    def write(self, op_type: str, *inputs: str, **more: Any) -> str:
-        """Adds the nodes that compute a node as `build` returns it, and returns its output."""
-        node = self.build(op_type, *inputs, **more)
-        self.add_node(node)
-        return node.outputs[0]
-
-    def emit_like(self, node: Node, *inputs: str, shape: Shape) -> str:
+    def add_like(self, node: Node, *inputs: str) -> str:
         """Adds a node of the same operator and attributes with other inputs and returns its output."""
-        result = self.names.value(f"{node.outputs[0]}/{node.op_type}")
-        name = self.names.node(f"{result}/{node.op_type}")
+        name, result = self.names.node(f"{self.label}/{node.op_type}"), self.name(node.op_type)
         self.nodes.append(replace(node, name=name, inputs=inputs, outputs=(result,), origins=self.origins, original_name=None))
-        self.types[result] = TensorType("float32", shape)
+        self.types[result] = TensorType("float32", self.shape(node.outputs[0]))
         return result
 
     # What is known of values.
@@ -254,26 +226,25 @@ class _Rewriter(Writer):
         """Returns the elements of a value less a zero point, in a single part; None for types that float32 does not hold."""
         if zero is None or (value not in self.held and self.dtype(value) not in _LIMITS):
             return None
-        shape = self.shape(value)
         codes = self.held.get(value)
         if codes is None:
             dtype, constant = self.dtype(value), self.constants.get(value)
-            numbers = self.cast(value, "float32", shape) if constant is None else self.number(constant.array)
+            numbers = self.cast(value, "float32") if constant is None else self.number(constant.array)
             codes = self.held[value] = Numbers((numbers,), 0, dtype, (_LIMITS[dtype],))
         if len(codes.parts) > 1:
             if (value, "sum", "") not in self.known:
-                self.known[value, "sum", ""] = self.join(codes.parts, shape)
+                self.known[value, "sum", ""] = self.join(codes.parts)
             codes = replace(codes, parts=(self.known[value, "sum", ""],))
         if codes.zero == zero:
             return codes
         (numbers,) = codes.parts
         key, moved = (value, zero), codes.zero - zero if isinstance(codes.zero, int) and isinstance(zero, int) else None
         if key not in self.known and moved is not None:
-            self.known[key] = self.emit("Add", numbers, self.number(moved), shape=shape)
+            self.known[key] = self.add("Add", numbers, self.number(moved))
         elif key not in self.known:
             if codes.zero != 0:
-                numbers = self.emit("Add", numbers, self.read_float(codes.zero), shape=shape)
-            self.known[key] = self.emit("Sub", numbers, self.read_float(zero), shape=shape) if zero != 0 else numbers
+                numbers = self.add("Add", numbers, self.read_float(codes.zero))
+            self.known[key] = self.add("Sub", numbers, self.read_float(zero)) if zero != 0 else numbers
         ranges = (
             _open_ranges(codes.dtype, zero) if moved is None else tuple((low + moved, high + moved) for low, high in codes.ranges)
         )
@@ -282,23 +253,23 @@ class _Rewriter(Writer):
     def keep(self, value: str, numbers: Numbers) -> bool:
         """Notes the numbers that a value of the network stands for, which a later reader may ask for."""
         self.held[value] = numbers
-        self.pending.add(value)
+        self.pending[value] = self.origins
         return True
 
     # Products.
 
-    def join(self, parts: Sequence[str], shape: Shape) -> str:
+    def join(self, parts: Sequence[str]) -> str:
         """Returns the sum of whole numbers, rounded once to float32."""
         if len(parts) <= 2:
-            return self.emit("Add", *parts, shape=shape) if len(parts) == 2 else parts[0]
-        return self.cast(self.sum_integers(parts, "int32", shape), "float32", shape)
+            return self.add("Add", *parts) if len(parts) == 2 else parts[0]
+        return self.cast(self.sum_integers(parts, "int32"), "float32")
 
     def multiply(self, node: Node, x: Numbers, weight: Weight, bias: Array | None = None) -> tuple[tuple[str, ...], int] | None:
         """Returns the parts of a product of whole numbers and the bound of its sum; None if it may be too large.
 
         `node` is a product of floats with the attributes and the output of the product. bias: whole numbers, one for each output.
         """
-        rank, shape = len(weight.shape), self.shape(node.outputs[0])
+        rank = len(weight.shape)
         if weight.constant.dtype not in ("int8", "uint8") or rank < 2 or (rank != 2 and "Conv" not in node.op_type):
             return None
         numbers = weight.read(np.int16)
@@ -320,16 +291,16 @@ class _Rewriter(Writer):
         parts = []
         axis = 1 if "Conv" in node.op_type else -1
         for index, cut in enumerate(cuts):
-            source = x.parts[0] if len(cuts) == 1 else self.cut(x.parts[0], node.inputs[0], axis, cut[depth])
+            source = x.parts[0] if len(cuts) == 1 else self.cut(x.parts[0], axis, cut[depth])
             inputs = [source, self.hold_weight(weight, cut)]
             if bias is not None and index == 0:
                 inputs.append(self.number(bias))
-            parts.append(self.emit_like(node, *inputs, shape=shape))
+            parts.append(self.add_like(node, *inputs))
         return tuple(parts), int(total.max(initial=0))
 
     def multiply_computed(self, node: Node, a: Numbers, b: Numbers) -> tuple[tuple[str, ...], int] | None:
         """Returns the parts of a matrix product of computed whole numbers and the bound of its sum; None if it may be too large."""
-        left, shape = self.shape(node.inputs[0]), self.shape(node.outputs[0])
+        left = self.shape(node.inputs[0])
         depth = left[-1] if left and len(left) >= 2 else None
         if not isinstance(depth, int) or len(self.shape(node.inputs[1]) or ()) < 2:
             return None
@@ -338,25 +309,21 @@ class _Rewriter(Writer):
         if count > _MOST_PIECES or depth * term >= _LARGEST_SUM:
             return None
         cuts = _split(depth, -(-depth // ((EXACT - 1) // term))) if count > 1 else []
-        sides = [
-            (self.cut(a.parts[0], node.inputs[0], -1, cut), self.cut(b.parts[0], node.inputs[1], -2, cut)) for cut in cuts
-        ] or [(a.parts[0], b.parts[0])]
-        return tuple(self.emit_like(node, *pair, shape=shape) for pair in sides), depth * term
+        sides = [(self.cut(a.parts[0], -1, cut), self.cut(b.parts[0], -2, cut)) for cut in cuts] or [(a.parts[0], b.parts[0])]
+        return tuple(self.add_like(node, *pair) for pair in sides), depth * term
 
-    def cut(self, numbers: str, value: str, axis: int, part: slice) -> str:
-        """Returns a part of the numbers that stand for a value of the network."""
-        shape = self.shape(value)
-        if shape is not None:
-            place = axis % len(shape)
-            shape = (*shape[:place], part.stop - part.start, *shape[place + 1 :])
+    def cut(self, numbers: str, axis: int, part: slice) -> str:
+        """Returns a part of numbers."""
         bounds = (self.number([number], np.int64) for number in (part.start, part.stop, axis))
-        return self.emit("Slice", numbers, *bounds, shape=shape)
+        return self.add("Slice", numbers, *bounds)
 
     def hold_weight(self, weight: Weight, cut: tuple[slice, ...]) -> str:
-        """Returns the name of the whole numbers of a part of a weight."""
+        """Returns the name of a part of the whole numbers of a weight, as float32, which are made on first use."""
         key = (weight.name, weight.is_turned, weight.zero.tobytes(), *((each.start, each.stop) for each in cut))
         if key not in self.known:
-            self.known[key] = self.hold(weight.hold(cut), self.names.value(f"{weight.name}/numbers"))
+            shape = tuple(part.stop - part.start for part in cut)
+            numbers = derive_constant(weight.constant, lambda _: np.ascontiguousarray(weight.read()[cut]), shape)
+            self.known[key] = self.hold(numbers, self.names.value(f"{weight.name}/numbers"))
         return self.known[key]
 
     def read_weight(self, value: str, zero_point: str, scale: Array, axis: int) -> Weight | None:
@@ -376,25 +343,25 @@ class _Rewriter(Writer):
 
     # Rounding.
 
-    def rescale(self, total: str, factor: Array, shape: Shape, summand: Any = 0, *, is_sum: bool = True, output: str = "") -> str:
+    def rescale(self, total: str, factor: Array, summand: Any = 0, *, is_sum: bool = True, output: str = "") -> str:
         """Returns total * factor + summand, rounded once. No pass folds the factor of a sum into the weights, which stay whole."""
         if not is_sum:
-            return self.emit("Mul", total, self.number(factor), shape=shape, output=output)
-        return self.emit("MultiplyAdd", total, self.number(factor), self.number(summand), shape=shape, output=output)
+            return self.add("Mul", total, self.number(factor), output=output)
+        return self.add("MultiplyAdd", total, self.number(factor), self.number(summand), output=output)
 
-    def saturate(self, value: str, zero: int | str, dtype: str, shape: Shape, *, is_positive: bool = False) -> Numbers:
+    def saturate(self, value: str, zero: int | str, dtype: str, *, is_positive: bool = False) -> Numbers:
         """Returns round(value) + zero limited to a type, less zero; the type of a computed zero is uint8.
 
         ThresholdedRelu makes NaN the lowest number, as the toolkit does.
         """
         low, high = _LIMITS[dtype]
-        rounded, shift = self.emit("Round", value, shape=shape), self.read_float(zero if isinstance(zero, str) else zero - low)
+        rounded, shift = self.add("Round", value), self.read_float(zero if isinstance(zero, str) else zero - low)
         if zero != low:
-            rounded = self.emit("Add", rounded, shift, shape=shape)
-        positive = self.emit("ThresholdedRelu", rounded, shape=shape, alpha=0.0)
-        limited = self.emit("Clip", positive, self.number(0), self.number(high - low), shape=shape)
+            rounded = self.add("Add", rounded, shift)
+        positive = self.add("ThresholdedRelu", rounded, alpha=0.0)
+        limited = self.add("Clip", positive, self.number(0), self.number(high - low))
         if zero != low:
-            limited = self.emit("Sub", limited, shift, shape=shape)
+            limited = self.add("Sub", limited, shift)
         ranges = [(max(least, 0) if is_positive else least, most) for least, most in _open_ranges(dtype, zero)]
         return Numbers((limited,), zero, dtype, tuple(ranges))
 
@@ -455,16 +422,16 @@ def _quantize(state: _Rewriter, node: Node) -> bool:
         return False
     if state.dtype(value) != "float32" or value in state.constants:
         return False
-    (zero, dtype), shape, scaled = target, state.shape(value), state.held.get(value)
+    (zero, dtype), scaled = target, state.held.get(value)
     if scaled is None or scaled.factor is None:
-        quotient = state.emit("Div", value, state.number(scale), shape=shape)
+        quotient = state.add("Div", value, state.number(scale))
         maker = state.network.find_producer(value)
         is_positive = maker is not None and maker.op_type == "Relu"
-        return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape, is_positive=is_positive))
+        return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, is_positive=is_positive))
     if scaled.zero == zero and scaled.dtype == dtype and scaled.factor.size == 1 and scaled.factor == scale:
         return state.keep(node.outputs[0], replace(scaled, factor=None))
-    quotient = state.rescale(scaled.parts[0], scaled.factor / scale, shape, is_sum=not scaled.dtype)
-    return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, shape, is_positive=scaled.is_positive))
+    quotient = state.rescale(scaled.parts[0], scaled.factor / scale, is_sum=not scaled.dtype)
+    return state.keep(node.outputs[0], state.saturate(quotient, zero, dtype, is_positive=scaled.is_positive))
 
 
 def _dequantize(state: _Rewriter, node: Node) -> bool:
@@ -487,7 +454,7 @@ def _dequantize(state: _Rewriter, node: Node) -> bool:
     if codes is None or (scale is None and node.inputs[1] in state.constants):
         return False
     if scale is None:
-        state.emit("Mul", codes.parts[0], node.inputs[1], shape=state.shape(output), output=output)
+        state.add("Mul", codes.parts[0], node.inputs[1], output=output)
         return True
     return state.keep(output, replace(codes, dtype=codes.dtype if codes.dtype in _LIMITS else "", factor=scale))
 
@@ -510,18 +477,18 @@ def _quantize_dynamically(state: _Rewriter, node: Node) -> bool:
         return False
     state.make(value)
     zero, full = state.number(0), state.number(255)
-    low = state.emit("Min", state.emit("ReduceMin", value, shape=(), keepdims=0), zero, shape=())
-    high = state.emit("Max", state.emit("ReduceMax", value, shape=(), keepdims=0), zero, shape=())
-    step = state.emit("Div", state.emit("Sub", high, low, shape=()), full, shape=())
-    missing = state.emit("Sub", state.number(1), state.emit("Sign", step, shape=()), shape=())
-    scale = state.emit("Add", step, missing, shape=(), output=y_scale)
-    offset = state.emit("Neg", state.emit("Div", low, scale, shape=()), shape=())
-    zero_point = state.emit("Round", state.emit("Clip", offset, zero, full, shape=()), shape=())
+    low = state.add("Min", state.add("ReduceMin", value, keepdims=0), zero)
+    high = state.add("Max", state.add("ReduceMax", value, keepdims=0), zero)
+    step = state.add("Div", state.add("Sub", high, low), full)
+    missing = state.add("Sub", state.number(1), state.add("Sign", step))
+    scale = state.add("Add", step, missing, output=y_scale)
+    offset = state.add("Neg", state.add("Div", low, scale))
+    zero_point = state.add("Round", state.add("Clip", offset, zero, full))
     name = y_zero or state.names.value(f"{y}/zero")
     state.types[name] = TensorType("uint8", ())
     state.keep(name, Numbers((zero_point,), 0, "uint8", ((0, 255),)))
-    quotient = state.emit("Div", value, scale, shape=shape)
-    return state.keep(y, state.saturate(quotient, name, "uint8", shape))
+    quotient = state.add("Div", value, scale)
+    return state.keep(y, state.saturate(quotient, name, "uint8"))
 
 
 def _convert(state: _Rewriter, node: Node) -> bool:
@@ -531,7 +498,7 @@ def _convert(state: _Rewriter, node: Node) -> bool:
         return False
     plain = state.center(value, 0)
     assert plain is not None
-    state.emit("Identity", plain.parts[0], shape=None, output=node.outputs[0])
+    state.add("Identity", plain.parts[0], output=node.outputs[0])
     return True
 
 
@@ -550,7 +517,7 @@ def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
         computed = state.multiply_computed(node, x, right)
         if computed is None:
             return False
-        total = state.join(computed[0], state.shape(output))
+        total = state.join(computed[0])
         return state.keep(output, Numbers((total,), factor=x.factor * right.factor))
     outputs = 0 if node.op_type == "Conv" or node.attributes.get("transB", 0) else 1
     group = int(node.attributes.get("group", 1))
@@ -566,12 +533,11 @@ def _multiply_scaled(state: _Rewriter, node: Node) -> bool:
     product = state.multiply(node, x, weight, whole)
     if product is None:
         return False
-    shape = state.shape(output)
     axes = len(weight.shape)
-    total, spread = state.join(product[0], shape), _along(factor, 1, axes)
+    total, spread = state.join(product[0]), _along(factor, 1, axes)
     if floats is None:
         return state.keep(output, Numbers((total,), factor=spread))
-    state.rescale(total, spread, shape, _along(floats, 1, axes), output=output)
+    state.rescale(total, spread, _along(floats, 1, axes), output=output)
     return True
 
 
@@ -624,7 +590,7 @@ def _take_factor_out(state: _Rewriter, node: Node) -> bool:
     scaled, is_relu = state.held.get(node.inputs[0]), node.op_type == "Relu"
     if scaled is None or scaled.factor is None or not (np.all(scaled.factor > 0) if is_relu else scaled.factor.size == 1):
         return False
-    result = state.emit_like(node, *scaled.parts, *node.inputs[1:], shape=state.shape(node.outputs[0]))
+    result = state.add_like(node, *scaled.parts, *node.inputs[1:])
     return state.keep(node.outputs[0], Numbers((result,), factor=scaled.factor, is_positive=scaled.is_positive or is_relu))
 
 
@@ -639,7 +605,7 @@ def _concatenate(state: _Rewriter, node: Node) -> bool:
     factors = {None if own.factor is None else float(own.factor) for own in held}
     if len(factors) > 1 or (first.factor is None and not are_alike):
         return False
-    joined = state.emit_like(node, *(own.parts[0] for own in held), shape=state.shape(node.outputs[0]))
+    joined = state.add_like(node, *(own.parts[0] for own in held))
     is_positive = all(own.is_positive for own in held)
     numbers = Numbers((joined,), factor=first.factor, is_positive=is_positive)
     if are_alike:
@@ -656,7 +622,7 @@ def _keep_integers(state: _Rewriter, node: Node) -> bool:
     op_type, codes = node.op_type.removesuffix("Integer"), state.center(x, state.zero(x_zero))
     if codes is None or codes.dtype not in ("int8", "uint8"):
         return False
-    product = state.build(op_type, x, w, shape=state.shape(node.outputs[0]), output=node.outputs[0], **node.attributes)
+    product = state.make_node(op_type, (x, w), node.outputs, node.attributes)
     if w in state.constants:
         weight = state.read_weight(w, w_zero, np.ones((), np.float32), 0 if op_type == "Conv" else 1)
         sums = None if weight is None else state.multiply(product, codes, weight)
@@ -671,17 +637,17 @@ def _keep_integers(state: _Rewriter, node: Node) -> bool:
 def _multiply_to_float(state: _Rewriter, node: Node) -> bool:
     """MatMulIntegerToFloat of ONNX Runtime: the exact product times a_scale * b_scale, plus bias."""
     a, b, a_scale, b_scale, a_zero, b_zero, bias = (read_input(node, place) for place in range(7))
-    shape, vector = state.shape(node.outputs[0]), state.shape(b_scale)
+    vector = state.shape(b_scale)
     if b not in state.constants or state.shape(a_scale) not in ((), (1,)) or vector is None or len(vector) > 1:
         return False
-    product = state.build("MatMulInteger", a, b, a_zero, b_zero, shape=shape, dtype="int32")
+    product = state.build("MatMulInteger", a, b, a_zero, b_zero)
     if not _keep_integers(state, product):
         return False
-    total = state.write("Cast", product.outputs[0], shape=shape, to=onnx_of_dtype("float32"))
-    scale = state.write("Mul", a_scale, b_scale, shape=vector or state.shape(a_scale))
-    scaled = state.write("Mul", total, scale, shape=shape, output="" if bias else node.outputs[0])
+    total = state.write("Cast", product.outputs[0], to=onnx_of_dtype("float32"))
+    scale = state.write("Mul", a_scale, b_scale)
+    scaled = state.write("Mul", total, scale, output="" if bias else node.outputs[0])
     if bias:
-        state.write("Add", scaled, bias, shape=shape, output=node.outputs[0])
+        state.write("Add", scaled, bias, output=node.outputs[0])
     return True
 
 
@@ -716,8 +682,8 @@ _BIASES = {"QGemm": 6, "QLinearConv": 8}
 def _compute_quantized(state: _Rewriter, node: Node) -> bool:
     """An operator on quantized tensors: the operator of floats between DequantizeLinear and QuantizeLinear."""
     op_type, places, result = _QUANTIZED[node.op_type]
-    places, output, shape = places or tuple(range(2, len(node.inputs), 3)), node.outputs[0], state.shape(node.outputs[0])
-    scale, attributes = read_input(node, result), _read_attributes(node, shape)
+    places, output = places or tuple(range(2, len(node.inputs), 3)), node.outputs[0]
+    scale, attributes = read_input(node, result), _read_attributes(node, state.shape(output))
     target = state.target(read_input(node, result + 1), state.dtype(node.inputs[places[0]]))
     is_float = node.op_type == "QGemm" and not scale
     if attributes is None or target is None or (state.scale(scale) is None and not is_float):
@@ -733,20 +699,20 @@ def _compute_quantized(state: _Rewriter, node: Node) -> bool:
     steps = scale, state.number(target[0], target[1])
     if op_type == "Concat":
         # Bytes that have a scale and a zero point in common are joined as they are.
-        codes = [state.write("QuantizeLinear", value, *steps, shape=state.shape(value), dtype=target[1]) for value in operands]
-        state.write("Concat", *codes, shape=shape, dtype=target[1], output=output, **attributes)
+        codes = [state.write("QuantizeLinear", value, *steps) for value in operands]
+        state.write("Concat", *codes, output=output, **attributes)
         return True
     inputs = [*node.inputs[: places[0]], *operands]
     bias = read_input(node, _BIASES.get(node.op_type, len(node.inputs)))
     if bias:
         inputs.append(_dequantize_bias(state, bias, inputs[0], inputs[1], axis))
-    value = state.build(op_type, *inputs, shape=shape, output=output if is_float else "", **attributes)
+    value = state.build(op_type, *inputs, output=output if is_float else "", **attributes)
     if op_type not in _PRODUCTS:
         state.add_node(value)
     elif (bias and not inputs[2]) or not _multiply_scaled(state, value):
         return False
     if not is_float:
-        state.write("QuantizeLinear", value.outputs[0], *steps, shape=shape, dtype=target[1], output=output)
+        state.write("QuantizeLinear", value.outputs[0], *steps, output=output)
     return True
 
 
@@ -779,7 +745,7 @@ def _dequantize_operand(state: _Rewriter, node: Node, place: int, axis: int, fac
         return None
     scales, zeros = np.broadcast_arrays(scales * factor, zeros)
     numbers = state.number(scales), state.number(zeros, zeros.dtype)
-    return state.write("DequantizeLinear", x, *numbers, shape=state.shape(x), axis=axis)
+    return state.write("DequantizeLinear", x, *numbers, axis=axis)
 
 
 def _dequantize_bias(state: _Rewriter, value: str, x: str, w: str, axis: int) -> str:
@@ -792,7 +758,7 @@ def _dequantize_bias(state: _Rewriter, value: str, x: str, w: str, axis: int) ->
         return ""
     bias, steps = (np.broadcast_to(array.reshape(-1), (outputs,)) for array in (bias, scaled.factor * weight.scale))
     numbers = state.number(bias, np.int32), state.number(steps)
-    return state.write("DequantizeLinear", *numbers, shape=(outputs,), axis=0)
+    return state.write("DequantizeLinear", *numbers, axis=0)
 
 
 Rule = Callable[[_Rewriter, Node], bool]

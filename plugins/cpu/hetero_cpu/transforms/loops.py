@@ -55,7 +55,7 @@ def unroll_loops(network: Network) -> Network:
     unroller = _Unroller(network)
     for node in network.nodes:
         unroller.add_node(node)
-    return unroller.build() if unroller.is_changed else network
+    return infer_types(drop_unread(eliminate_copies(unroller.write_network()))) if unroller.is_changed else network
 
 
 class _Unroller(Writer):
@@ -67,10 +67,6 @@ class _Unroller(Writer):
         """The tensors of sequences whose length is known."""
         self._count = 0
         self.is_changed = False
-
-    def build(self) -> Network:
-        """Returns the network that is written out."""
-        return infer_types(drop_unread(eliminate_copies(self.write_network())))
 
     def add_node(self, node: Node) -> None:
         """Adds a node: the nodes of its bodies, its results if they are small constants, or the node."""
@@ -98,7 +94,7 @@ class _Unroller(Writer):
         write = {"If": self._write_branch, "Loop": self._write_loop, "Scan": self._write_scan}.get(node.op_type)
         if write is None:
             return False
-        length, count, self.label = len(self.nodes), self._count, node.name
+        length, count, self.label, self.origins = len(self.nodes), self._count, node.name, node.origins
         try:
             write(node)
         except _DependsOnRunError:
@@ -112,7 +108,7 @@ class _Unroller(Writer):
             branches = [_Trips(self, node, node.bodies[name]).write(()) for name in ("then_branch", "else_branch")]
             for output, *values in zip(node.outputs, *branches, strict=True):
                 if output:
-                    self._insert("Where", (node.inputs[0], *values), output)
+                    self.write("Where", node.inputs[0], *values, output=output)
             return
         condition = self._read(node.inputs[0])
         body = node.bodies["then_branch" if condition.reshape(-1)[0] else "else_branch"]
@@ -160,7 +156,7 @@ class _Unroller(Writer):
         trips, columns = _Trips(self, node, node.bodies["body"]), list[tuple[str, ...]]()
         for trip in range(length):
             rows = [
-                self._insert("Gather", (value, self.add_constant(np.int64(length - 1 - trip if turns else trip))), axis=axis)
+                self.write("Gather", value, self.add_constant(np.int64(length - 1 - trip if turns else trip)), axis=axis)
                 for value, axis, turns in zip(scanned, axes, backward, strict=True)
             ]
             results = trips.write((*states, *rows))
@@ -181,19 +177,10 @@ class _Unroller(Writer):
             raise _DependsOnRunError
         return constant.array
 
-    def _insert(self, op_type: str, inputs: tuple[str, ...], output: str = "", **attributes: Any) -> str:
-        """Adds a node of ONNX, and returns its output, of the element type of its data."""
-        output = output or self.name(op_type)
-        value_type = self.types.get(inputs[-1 if op_type == "Where" else 0])
-        if value_type is not None:
-            self.types.setdefault(output, drop_shape(value_type))
-        self.add_node(self.make_node(op_type, inputs, (output,), attributes))
-        return output
-
     def _name_outputs(self, outputs: Sequence[str], values: Sequence[str]) -> None:
         for output, value in zip(outputs, values, strict=False):
             if output:
-                self._insert("Identity", (value,), output)
+                self.write("Identity", value, output=output)
 
     def _stack(self, output: str, values: Sequence[str], axis: int) -> None:
         """Adds the values stacked along a new axis."""
@@ -202,7 +189,7 @@ class _Unroller(Writer):
         if not values or any(not isinstance(self.types.get(value), TensorType) for value in values):
             raise _DependsOnRunError
         axes = self.add_constant(np.array([axis]))
-        self._insert("Concat", tuple([self._insert("Unsqueeze", (value, axes)) for value in values]), output, axis=axis)
+        self.write("Concat", *[self.write("Unsqueeze", value, axes) for value in values], output=output, axis=axis)
 
     def add_copy(self, node: Node, body: Graph, label: str, origins: tuple[str, ...]) -> tuple[str, ...]:
         """Adds a node of a body under new names, and returns its outputs. Raises: _DependsOnRunError after too many nodes."""
@@ -230,11 +217,11 @@ class _Unroller(Writer):
         elif node.op_type == "SequenceInsert" and not any(node.inputs[2:]):
             self._lists[node.outputs[0]] = (*tensors, node.inputs[1])
         elif node.op_type == "ConcatFromSequence" and tensors:
-            axis, (output,) = node.attributes["axis"], node.outputs
+            axis, (output,), self.origins = node.attributes["axis"], node.outputs, node.origins
             if node.attributes.get("new_axis", 0):
                 self._stack(output, tensors, axis)
             else:
-                self._insert("Concat", tensors, output, axis=axis)
+                self.write("Concat", *tensors, output=output, axis=axis)
             return True
         return False
 

@@ -13,8 +13,8 @@ A node stays if its floats are not float32, or has an input, output or attribute
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
@@ -23,22 +23,25 @@ from hetero_core.network.graph import Network, Node
 from hetero_core.transforms.matching import read_shape
 from hetero_cpu.transforms.writer import Writer, rewrite_operators
 
+Angles = tuple[str, str, int]
+"""Cosines and signed sines of the elements of heads, (batch or 1, 1, steps, turned), and how many elements are turned."""
 
-def widen_tables(network: Network, cosines: str, sines: str) -> tuple[Any, Any] | None:
-    """Returns constant tables of angles for both elements of each pair; the sines of the first elements are negative."""
-    tables = [network.initializers.get(name) for name in (cosines, sines)]
-    if any(table is None or table.dtype != "float32" or len(table.shape) != 2 for table in tables):
+
+def find_angles(writer: Writer, tables: Sequence[str], positions: str, *axes: int) -> Angles | None:
+    """Returns the angles at positions, with further `axes`, for both elements of each pair; None unless the tables are constant."""
+    constants = [writer.constants.get(name) for name in tables]
+    if any(own is None or own.dtype != "float32" or len(own.shape) != 2 or not own.shape[1] for own in constants):
         return None
-    cos, sin = (table.array for table in tables if table is not None)
-    return np.concatenate([cos, cos], axis=1), np.concatenate([-sin, sin], axis=1)
+    cos, sin = (own.array for own in constants if own is not None)
+    # The sines of the first elements are negative.
+    wide, places = [np.concatenate([cos, cos], axis=1), np.concatenate([-sin, sin], axis=1)], writer.add_integers(*axes)
+    gathered = [writer.add("Gather", writer.add_constant(table), positions, axis=0) for table in wide]
+    return writer.add("Unsqueeze", gathered[0], places), writer.add("Unsqueeze", gathered[1], places), wide[0].shape[1]
 
 
-def turn_heads(writer: Writer, x: str, tables: tuple[str, str], turned: int, size: int, output: str = "") -> str:
-    """Returns heads (batch, heads, steps, size) with the first `turned` elements turned in pairs of their halves.
-
-    `tables`: cosines and signed sines of all turned elements, (batch or 1, 1, steps, turned).
-    """
-    cosines, sines = tables
+def turn_heads(writer: Writer, x: str, angles: Angles, size: int, output: str = "") -> str:
+    """Returns heads (batch, heads, steps, size) with the first elements turned in pairs of their halves."""
+    cosines, sines, turned = angles
     half, last = turned // 2, writer.add_integers(3)
     zero, middle, end = (writer.add_integers(number) for number in (0, half, turned))
     low, high = (writer.add("Slice", x, *bounds, last) for bounds in ((zero, middle), (middle, end)))
@@ -97,13 +100,12 @@ def _activate(network: Network, node: Node, writer: Writer) -> bool:
 
 def _rotate(network: Network, node: Node, writer: Writer) -> bool:
     attributes, shape, positions = node.attributes, read_shape(network, node.inputs[0]), writer.shape(node.inputs[1])
-    tables = widen_tables(network, *node.inputs[2:4])
-    if attributes.get("interleaved", 0) or shape is None or positions is None or len(positions) != 2 or tables is None:
+    if attributes.get("interleaved", 0) or shape is None or positions is None or len(positions) != 2:
         return False
-    turned, width = tables[0].shape[1], shape[-1]
-    if not isinstance(width, int) or not turned:
+    angles, size = find_angles(writer, node.inputs[2:4], node.inputs[1], 1), shape[-1]
+    if angles is None or not isinstance(size, int):
         return False
-    size = width
+    turned, width = angles[2], size
     if len(shape) == 3:
         heads = int(attributes.get("num_heads", 0)) if attributes.get("rotary_embedding_dim", 0) else width // turned
         if not heads or width % heads:
@@ -111,14 +113,10 @@ def _rotate(network: Network, node: Node, writer: Writer) -> bool:
         size = width // heads
     if turned > size:
         return False
-    axis = writer.add_integers(1)
-    cosines, sines = (
-        writer.add("Unsqueeze", writer.add("Gather", writer.add_constant(table), node.inputs[1], axis=0), axis) for table in tables
-    )
     if len(shape) == 4:
-        turn_heads(writer, node.inputs[0], (cosines, sines), turned, size, node.outputs[0])
+        turn_heads(writer, node.inputs[0], angles, size, node.outputs[0])
     else:
-        rotated = turn_heads(writer, writer.lay_heads(node.inputs[0], width // size, size), (cosines, sines), turned, size)
+        rotated = turn_heads(writer, writer.lay_heads(node.inputs[0], width // size, size), angles, size)
         writer.join_heads(rotated, width, node.outputs[0])
     return True
 

@@ -40,7 +40,6 @@ from hetero_core.kernels.registry import TOOLKIT, prepare_node
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.inference import read_numbers
 from hetero_core.network.types import TensorType, rank_of
-from hetero_core.transforms.constants import drop_unread
 from hetero_core.transforms.matching import read_axes, read_integers
 from hetero_cpu.transforms.writer import Rewrite, Writer, rewrite_operators
 
@@ -60,8 +59,7 @@ def rewrite_models(network: Network) -> Network:
         ("", "Scan"): _measure_distances,
         **{("ai.onnx.ml", op_type): _rewrite_model for op_type in _MODELS},
     }
-    # Nothing reads the single products any more that a Concat has joined.
-    return drop_unread(rewrite_operators(network, rewrites))
+    return rewrite_operators(network, rewrites)
 
 
 def _rewrite_model(network: Network, node: Node, writer: Writer) -> bool:

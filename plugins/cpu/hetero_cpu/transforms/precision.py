@@ -140,11 +140,10 @@ class _Widening(Writer):
         if value not in self._wide:
             name = self._wide[value] = self.names.value(f"{value}/float32")
             constant = self.network.initializers.get(value)
-            self.types[name] = _widen_type(self._find_type(value)) or TensorType("float32")
             if constant is None:
                 self._cast(value, name, "float32", node.origins)
             else:
-                self.constants[name] = convert_constant(constant, widen)
+                self.hold(convert_constant(constant, widen), name)
         return self._wide[value]
 
     def _make_wide(self, value: str) -> str:
@@ -163,14 +162,13 @@ class _Widening(Writer):
             value_type = self._find_type(value)
             assert isinstance(value_type, TensorType)
             name = self._half[value] = value if value in self._visible else self.names.value(f"{value}/{value_type.dtype}")
-            self.types[name] = value_type
             owner = self.network.find_producer(value) or node
             self._cast(self._wide[value], name, str(value_type.dtype), () if owner is None else owner.origins)
         return self._half[value]
 
     def _cast(self, source: str, target: str, dtype: str, origins: tuple[str, ...]) -> None:
         self.origins = origins
-        self.nodes.append(self.make_node("Cast", (source,), (target,), {"to": onnx_of_dtype(dtype)}))
+        self.add("Cast", source, output=target, to=onnx_of_dtype(dtype))
 
 
 def convert_constant(constant: Initializer, convert: Callable[[Array], Array]) -> Initializer:

@@ -11,10 +11,11 @@ import numpy as np
 
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Network, Node
-from hetero_core.network.inference import apply_rule, read_numbers
+from hetero_core.network.inference import infer_contrib, read_numbers
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.renaming import FreshNames
-from hetero_core.network.types import Dimension, shape_of
+from hetero_core.network.types import Dimension, ValueType, shape_of
+from hetero_core.transforms.constants import drop_unread
 
 Array = np.ndarray[Any, Any]
 
@@ -28,6 +29,8 @@ _VERSIONS = {
 }  # fmt: skip
 """The versions of the operators that passes make; 13 for all others, and 0 for those of no standard."""
 _DOMAINS = {**dict.fromkeys(("CDist", "MatMulIntegerToFloat", "MatMulNBits"), MICROSOFT), "LabelEncoder": "ai.onnx.ml"}
+_ALIKE = frozenset({"Add", "Clip", "Div", "Mul", "MultiplyAdd", "Round", "Sub", "ThresholdedRelu"})
+"""Operators whose result has the type of the first input if the others are single numbers."""
 _BY_HEADS = (0, 2, 1, 3)
 """From (batch, steps, heads, size) to (batch, heads, steps, size), and back."""
 
@@ -55,21 +58,48 @@ class Writer:
         domain, attributes = _DOMAINS.get(op_type, ""), MappingProxyType(attributes)
         return Node(name, op_type, inputs, outputs, domain, version or 1, version, attributes, (), self.origins)
 
+    def build(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> Node:
+        """Returns a node with a single output, which has a type, as `make_node`."""
+        node = self.make_node(op_type, inputs, (output or self.name(op_type),), attributes)
+        self.note_types(node)
+        return node
+
     def add(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """Adds a node with a single output, and returns the output."""
-        return self.add_outputs(op_type, *inputs, outputs=(output or self.name(op_type),), **attributes)[0]
+        self.nodes.append(self.build(op_type, *inputs, output=output, **attributes))
+        return self.nodes[-1].outputs[0]
 
-    def add_outputs(self, op_type: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
-        """Adds a node, and returns its outputs."""
-        node = self.make_node(op_type, inputs, outputs, attributes)
+    def write(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Adds a node with a single output as a pass adds one of the network, and returns the output."""
+        node = self.build(op_type, *inputs, output=output, **attributes)
+        self.add_node(node)
+        return node.outputs[0]
+
+    def add_node(self, node: Node) -> None:
+        """Adds a node; a pass may add others in place of it."""
         self.nodes.append(node)
-        inferred = apply_rule(node, list(map(self.types.get, inputs)), lambda value: read_numbers(self.constants, value)) or {}
-        self.types.update((value, own) for value, own in inferred.items() if value not in self.types)
-        return outputs
 
     def split(self, x: str, sizes: tuple[int, ...], axis: int) -> tuple[str, ...]:
         """Adds a Split, and returns its outputs."""
-        return self.add_outputs("Split", x, self.add_integers(*sizes), outputs=tuple(self.name("Split") for _ in sizes), axis=axis)
+        outputs = tuple([self.name("Split") for _ in sizes])
+        self.nodes.append(self.make_node("Split", (x, self.add_integers(*sizes)), outputs, {"axis": axis}))
+        self.note_types(self.nodes[-1])
+        return outputs
+
+    def note_types(self, node: Node) -> None:
+        """Notes the types of a node's outputs that have none."""
+        if all(value in self.types for value in node.outputs):
+            return
+        if node.op_type in _ALIKE and all(
+            value in self.constants and self.constants[value].shape == () for value in node.inputs[1:]
+        ):
+            known = self.type_of(node.inputs[0])
+            if known is not None:
+                # A rule takes 20 us, and quantized networks have many such nodes.
+                self.types[node.outputs[0]] = known
+                return
+        inferred = infer_contrib(node, list(map(self.type_of, node.inputs)), lambda value: read_numbers(self.constants, value))
+        self.types.update((value, own) for value, own in inferred.items() if value not in self.types)
 
     def add_constant(self, array: Any) -> str:
         """Adds a constant, and returns its name."""
@@ -88,13 +118,17 @@ class Writer:
         """Returns a new name of a value."""
         return self.names.value(f"{self.label}/{proposal}")
 
+    def type_of(self, value: str) -> ValueType | None:
+        """Returns the type of a value; None if it is not known."""
+        return self.constants[value].type if value in self.constants else self.types.get(value)
+
     def shape(self, value: str) -> tuple[Dimension, ...] | None:
         """Returns the sizes of a value; None if their number is not known."""
-        return shape_of(self.constants[value].type if value in self.constants else self.types.get(value))
+        return shape_of(self.type_of(value))
 
     def dtype(self, value: str) -> str:
         """Returns the element type of a value; empty if it is not known."""
-        return getattr(self.constants[value].type if value in self.constants else self.types.get(value), "dtype", None) or ""
+        return getattr(self.type_of(value), "dtype", None) or ""
 
     def end_with(self, output: str) -> None:
         """Has the last node make a value that its own output stands for."""
@@ -115,7 +149,7 @@ Rewrite = Callable[[Network, Node, Writer], bool]
 
 
 def rewrite_operators(network: Network, rewrites: Mapping[tuple[str, str], Rewrite]) -> Network:
-    """Returns the network with nodes rewritten by the function of their domain and operator."""
+    """Returns the network with nodes rewritten by the function of their domain and operator, without nodes that nothing reads then."""
     if not any((node.domain, node.op_type) in rewrites for node in network.nodes):
         return network
     writer, is_changed = Writer(network), False
@@ -130,7 +164,7 @@ def rewrite_operators(network: Network, rewrites: Mapping[tuple[str, str], Rewri
         for own, length in others:
             while len(own) > length:
                 own.popitem()
-    return writer.write_network() if is_changed else network
+    return drop_unread(writer.write_network()) if is_changed else network
 
 
 def derive_constant(
