@@ -69,7 +69,9 @@ def build_plan(network: Network, task: SplitTask, assignment: Assignment, cut: S
         pins=freeze_mapping((name, device) for name, device in assignment.pins.items() if name in network.affinity),
         stages=stages,
         boundaries=_list_boundaries(network, stages),
-        conflicts=tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in sorted(kept_outs)),
+        conflicts=tuple(
+            Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in sorted(kept_outs)
+        ),
         unexplained=unexplained,
         procedures=freeze_mapping(assignment.procedures),
         placement=task.placement,
