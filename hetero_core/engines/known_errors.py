@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import cast
 
 from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input
 from hetero_core.network.graph import Graph, Node
@@ -27,9 +27,6 @@ def always(node: Node, graph: Graph) -> bool:
     return True
 
 
-Kind = Literal["wrong", "fails", "ends the process", "never returns"]
-
-
 @dataclass(frozen=True)
 class KnownError:
     """A fault of an engine.
@@ -37,7 +34,7 @@ class KnownError:
     `operators` are names such as "Div" and "com.microsoft.QAttention"; "*" stands for every operator. `reason` describes the fault in
     words; "{node.op_type}" in it stands for the operator. `versions` are the engine's versions with the fault. `source` is the report
     ("onnxruntime#6004"), ONNX's own case, or "drawn" for a generated model. `probe` says whether this processor or installation has the
-    fault; it is called only for nodes that meet the condition, and should remember its answer.
+    fault; it is called only for nodes that meet the condition, and should remember its answer. `kind` is a note for readers of the row.
     """
 
     name: str
@@ -47,7 +44,7 @@ class KnownError:
     source: str
     condition: Condition = always
     probe: Callable[[], bool] | None = None
-    kind: Kind = "wrong"
+    kind: str = "wrong"
 
 
 def state_error(
@@ -56,13 +53,12 @@ def state_error(
     condition: Condition,
     reason: str,
     source: str = "drawn",
-    kind: Kind = "wrong",
     *,
     versions: str,
     probe: Callable[[], bool] | None = None,
 ) -> KnownError:
     """Returns a row of a table; `operators` are names separated by blanks."""
-    return KnownError(name, tuple(operators.split()), reason, versions, source, condition, probe, kind)
+    return KnownError(name, tuple(operators.split()), reason, versions, source, condition, probe)
 
 
 def tabulate(rows: Iterable[KnownError]) -> Check:
@@ -146,20 +142,15 @@ def has_dtype(*dtypes: str | None) -> Condition:
 
 def may_be_empty(index: int = 0, axes: slice = slice(None)) -> Condition:
     """Returns the condition that an input may have no elements: some of its first sizes are 0 or not known."""
+    return is_open(index, axes, least=1)
+
+
+def is_open(index: int = 0, axes: slice = slice(None), *, least: int = 0) -> Condition:
+    """Returns the condition that some of the first sizes of an input is not known, or less than `least`."""
 
     def condition(node: Node, graph: Graph) -> bool:
         shape = find_shape(node, graph, index)
-        return shape is None or not all(isinstance(size, int) and size > 0 for size in shape[axes])
-
-    return condition
-
-
-def is_open(index: int = 0, axes: slice = slice(None)) -> Condition:
-    """Returns the condition that some of the first sizes of an input is not known."""
-
-    def condition(node: Node, graph: Graph) -> bool:
-        shape = find_shape(node, graph, index)
-        return shape is None or not all(isinstance(size, int) for size in shape[axes])
+        return shape is None or not all(isinstance(size, int) and size >= least for size in shape[axes])
 
     return condition
 
