@@ -7,11 +7,11 @@ itself need no row. Conditions are called with a node and its graph, also for no
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
-from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input
+from hetero_core.engines.inspection import dtype_of_input, find_constant, find_shape, has_input
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueType
@@ -85,10 +85,12 @@ def find_error(node: Node, graph: Graph, check: Check) -> str | None:
     error = check(node, graph)
     if error is not None:
         return error
-    for inner, body in _iterate_bodies(node, graph):
-        error = check(inner, body)
-        if error is not None:
-            return f"its body holds '{inner.name}' ({inner.op_type}): {error}"
+    for body in node.bodies.values():
+        around = surround(body, graph)
+        for inner in body.nodes:
+            error = find_error(inner, around, check)
+            if error is not None:
+                return f"its body holds '{inner.name}' ({inner.op_type}): {error}"
     return None
 
 
@@ -99,15 +101,6 @@ def surround(body: Graph, outer: Graph) -> Graph:
         types=ChainMap(dict(body.types), cast("dict[str, ValueType]", outer.types)),
         initializers=ChainMap(dict(body.initializers), cast("dict[str, Initializer]", outer.initializers)),
     )
-
-
-def _iterate_bodies(node: Node, graph: Graph) -> Iterator[tuple[Node, Graph]]:
-    """Yields the nodes in a node's bodies, each with its graph, to which types and constants of the graphs around it are added."""
-    for body in node.bodies.values():
-        around = surround(body, graph)
-        for inner in body.nodes:
-            yield inner, around
-            yield from _iterate_bodies(inner, around)
 
 
 def refuse(reason: str) -> Check:
@@ -155,6 +148,16 @@ def is_open(index: int = 0, axes: slice = slice(None), *, least: int = 0) -> Con
     return condition
 
 
+def may_hold(index: int, is_wrong: Callable[[Any], Any]) -> Condition:
+    """Returns the condition that an input is there and may have an element that `is_wrong` marks: it has, or is no constant."""
+
+    def condition(node: Node, graph: Graph) -> bool:
+        constant = find_constant(node.inputs[index], graph) if has_input(node, index) else None
+        return has_input(node, index) and (constant is None or bool(is_wrong(constant).any()))
+
+    return condition
+
+
 def both(first: Condition, second: Condition) -> Condition:
     """Returns the condition that two conditions hold."""
     return lambda node, graph: first(node, graph) and second(node, graph)
@@ -173,17 +176,14 @@ def flattens_axes(node: Node, graph: Graph) -> bool:
 
 def rounds_aligned_size(node: Node, graph: Graph) -> bool:
     """Says whether a Resize aligns corners and has scales that may give an axis a fractional size, which engines round first."""
-    is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"
-    return is_aligned and has_input(node, 2) and not _scales_are_whole(node, graph)
-
-
-def _scales_are_whole(node: Node, graph: Graph) -> bool:
+    if node.attributes.get("coordinate_transformation_mode") != "align_corners" or not has_input(node, 2):
+        return False
     scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
     if scales is None:
-        return False
+        return True
     sizes = shape if shape is not None and len(shape) == scales.array.size else (None,) * scales.array.size
     factors = map(float, scales.array)
-    return all(
+    return not all(
         factor.is_integer() or (isinstance(size, int) and (size * factor).is_integer())
         for size, factor in zip(sizes, factors, strict=True)
     )

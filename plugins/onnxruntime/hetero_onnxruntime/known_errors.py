@@ -14,7 +14,7 @@ from operator import ge
 
 import numpy as np
 
-from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_onnx
+from hetero_core.dtypes import FLOAT_DTYPES
 from hetero_core.engines.inspection import (
     dtype_of_input,
     dtype_of_value,
@@ -36,6 +36,7 @@ from hetero_core.engines.known_errors import (
     has_dtype,
     may_be_empty,
     may_have_empty_axes,
+    may_hold,
     reads,
     rounds_aligned_size,
     state_error,
@@ -44,7 +45,7 @@ from hetero_core.engines.known_errors import (
 from hetero_core.kernels.program import evaluate_node
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.operators import scale_size
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import sizes_of
 from hetero_onnxruntime.corrections import MANY, may_have_no_depth
 from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, import_own_names, make_options, open_session
 
@@ -79,9 +80,8 @@ def _moves_empty_axes(node: Node, graph: Graph) -> bool:
     read, written = node.inputs[-count:], node.outputs[len(node.inputs) - count :]
     moved = [value for value, axis in zip(read, node.attributes.get("scan_input_axes", ()), strict=False) if axis]
     moved += [value for value, axis in zip(written, node.attributes.get("scan_output_axes", ()), strict=False) if axis]
-    types = [graph.type_of(value) for value in moved]
-    shapes = [each.shape if isinstance(each, TensorType) else None for each in types]
-    return any(shape is None or not all(isinstance(size, int) and size > 0 for size in shape) for shape in shapes)
+    sizes = [sizes_of(graph.type_of(value)) for value in moved]
+    return any(each is None or 0 in each for each in sizes)
 
 
 def _has_output(index: int) -> Condition:
@@ -98,11 +98,6 @@ def _has_short_mask(node: Node, graph: Graph) -> bool:
 def _moves_dequantized(node: Node, graph: Graph) -> bool:
     is_int32 = dtype_of_input(node, graph) == "int32" and node.inputs[0] not in graph.initializers
     return is_int32 and has_input(node, 2) and any(mover.op_type == "Transpose" for mover in graph.nodes)
-
-
-def _may_train(node: Node, graph: Graph) -> bool:
-    training = graph.initializers.get(node.inputs[2]) if has_input(node, 2) else None
-    return has_input(node, 2) and (training is None or bool(training.array.any()))
 
 
 def _loses_statistics(node: Node, graph: Graph) -> bool:
@@ -137,12 +132,6 @@ def _rotates_narrow_heads(node: Node, graph: Graph) -> bool:
     packed = 0 if has_input(node, 1) else 2 * int(node.attributes["kv_num_heads"])
     is_wide = isinstance(width, int) and width // (int(node.attributes["num_heads"]) + packed) % 16 == 0
     return bool(node.attributes.get("do_rotary", 0)) and not is_wide
-
-
-def _prints_floats(node: Node, graph: Graph) -> bool:
-    is_like = node.op_type == "CastLike"
-    target = dtype_of_input(node, graph, 1) if is_like else dtype_of_onnx(node.attributes["to"])
-    return target == "string" and dtype_of_input(node, graph) in (None, *FLOAT_DTYPES)
 
 
 def _is_rounded_power(node: Node, graph: Graph) -> bool:
@@ -255,12 +244,6 @@ def _check_integers(node: Node, graph: Graph) -> str | None:
     return None
 
 
-def _may_step_back(node: Node, graph: Graph) -> bool:
-    # float[8] from 1 to -9 in steps of -1 is wrong.
-    steps = graph.initializers.get(node.inputs[4]) if has_input(node, 4) else None
-    return has_input(node, 4) and (steps is None or not bool((steps.array > 0).all()))
-
-
 _row = partial(state_error, versions="1.31 or 1.32")
 _openvino_row = partial(state_error, versions="1.24.1")
 _webgpu_row = partial(state_error, versions="0.4.0")
@@ -282,7 +265,8 @@ ERRORS = (
          "ONNX Runtime normalizes by other statistics than the batch's if nothing reads the running mean and variance"),
     _row("saturate", "Cast CastLike", lambda node, graph: node.attributes.get("saturate", 1) not in (0, 1),
          "ONNX Runtime returns memory that it has not written from a {node.op_type} whose saturate is neither 0 nor 1"),
-    _row("printed floats", "Cast CastLike", _prints_floats,
+    _row("printed floats", "Cast CastLike",
+         both(has_dtype(None, *FLOAT_DTYPES), lambda node, graph: dtype_of_value(node.outputs[0], graph) == "string"),
          "ONNX Runtime prints floats with 8 or 17 digits and exponents; the standard writes them out plainly", "cast_FLOAT_to_STRING"),
     _row("dilated windows of the same size", "Conv ConvInteger QLinearConv com.microsoft.FusedConv", _dilates_same_padding,
          "ONNX Runtime fails at run time on dilations beside auto_pad SAME_UPPER and SAME_LOWER"),
@@ -314,7 +298,7 @@ ERRORS = (
          "ONNX Runtime fails at run time on block_size if there is a single scale"),
     _row("dequantized int32 beside a Transpose", "DequantizeLinear", _moves_dequantized,
          "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose"),
-    _row("training dropout", "Dropout", _may_train, "a Dropout that trains draws other numbers than ONNX's cases",
+    _row("training dropout", "Dropout", may_hold(2, lambda trains: trains), "a Dropout that trains draws other numbers than ONNX's cases",
          "training_dropout"),
     _row("norm of many elements", "GlobalLpPool LpNormalization", _sums_many,
          "ONNX Runtime adds up many elements in one float32, and loses them"),
@@ -408,7 +392,7 @@ WEBGPU_ERRORS = (
                 "resize_downsample_scales_cubic_antialias"),
     _webgpu_row("deviations", "SimplifiedLayerNormalization", _has_output(1),
                 "WebGPU's provider returns other deviations of a SimplifiedLayerNormalization"),
-    _webgpu_row("negative step", "Slice", _may_step_back,
+    _webgpu_row("negative step", "Slice", may_hold(4, lambda steps: steps < 0),
                 "WebGPU's provider takes the wrong elements where a step of a Slice is negative, as one may be here"),
     _webgpu_row("crashes of com.microsoft", "com.microsoft.Attention com.microsoft.CausalConvWithState com.microsoft.FusedConv",
                 always, "WebGPU's provider ends the process on {node.op_type} of com.microsoft", "drawn"),
