@@ -11,7 +11,7 @@ import numpy as np
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.inference import compute_known_value
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import TensorType, shape_of
 
 MOVING = frozenset(
     {
@@ -25,8 +25,7 @@ MOVING = frozenset(
 
 def dtype_of_input(node: Node, graph: Graph, index: int = 0) -> str | None:
     """Returns the element type of an input; None if the input is absent, no tensor, or of unknown type."""
-    input_type = graph.type_of(node.inputs[index]) if has_input(node, index) else None
-    return input_type.dtype if isinstance(input_type, TensorType) else None
+    return dtype_of_value(node.inputs[index], graph) if has_input(node, index) else None
 
 
 def dtype_of_value(value: str, graph: Graph) -> str | None:
@@ -37,8 +36,7 @@ def dtype_of_value(value: str, graph: Graph) -> str | None:
 
 def find_shape(node: Node, graph: Graph, index: int = 0) -> tuple[int | str | None, ...] | None:
     """Returns the shape of an input; None if its rank is unknown."""
-    input_type = graph.type_of(node.inputs[index]) if has_input(node, index) else None
-    return input_type.shape if isinstance(input_type, TensorType) else None
+    return shape_of(graph.type_of(node.inputs[index])) if has_input(node, index) else None
 
 
 def has_input(node: Node, index: int) -> bool:

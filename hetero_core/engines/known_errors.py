@@ -7,11 +7,11 @@ itself need no row. Conditions are called with a node and its graph, also for no
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, cast
 
-from hetero_core.engines.inspection import dtype_of_input, find_shape, has_input
+from hetero_core.engines.inspection import dtype_of_input, find_constant, find_shape, has_input
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.initializers import Initializer
 from hetero_core.network.types import ValueType
@@ -27,9 +27,6 @@ def always(node: Node, graph: Graph) -> bool:
     return True
 
 
-Kind = Literal["wrong", "fails", "ends the process", "never returns"]
-
-
 @dataclass(frozen=True)
 class KnownError:
     """A fault of an engine.
@@ -37,7 +34,7 @@ class KnownError:
     `operators` are names such as "Div" and "com.microsoft.QAttention"; "*" stands for every operator. `reason` describes the fault in
     words; "{node.op_type}" in it stands for the operator. `versions` are the engine's versions with the fault. `source` is the report
     ("onnxruntime#6004"), ONNX's own case, or "drawn" for a generated model. `probe` says whether this processor or installation has the
-    fault; it is called only for nodes that meet the condition, and should remember its answer.
+    fault; it is called only for nodes that meet the condition, and should remember its answer. `kind` is a note for readers of the row.
     """
 
     name: str
@@ -47,7 +44,7 @@ class KnownError:
     source: str
     condition: Condition = always
     probe: Callable[[], bool] | None = None
-    kind: Kind = "wrong"
+    kind: str = "wrong"
 
 
 def state_error(
@@ -56,13 +53,12 @@ def state_error(
     condition: Condition,
     reason: str,
     source: str = "drawn",
-    kind: Kind = "wrong",
     *,
     versions: str,
     probe: Callable[[], bool] | None = None,
 ) -> KnownError:
     """Returns a row of a table; `operators` are names separated by blanks."""
-    return KnownError(name, tuple(operators.split()), reason, versions, source, condition, probe, kind)
+    return KnownError(name, tuple(operators.split()), reason, versions, source, condition, probe)
 
 
 def tabulate(rows: Iterable[KnownError]) -> Check:
@@ -89,10 +85,12 @@ def find_error(node: Node, graph: Graph, check: Check) -> str | None:
     error = check(node, graph)
     if error is not None:
         return error
-    for inner, body in _iterate_bodies(node, graph):
-        error = check(inner, body)
-        if error is not None:
-            return f"its body holds '{inner.name}' ({inner.op_type}): {error}"
+    for body in node.bodies.values():
+        around = surround(body, graph)
+        for inner in body.nodes:
+            error = find_error(inner, around, check)
+            if error is not None:
+                return f"its body holds '{inner.name}' ({inner.op_type}): {error}"
     return None
 
 
@@ -103,15 +101,6 @@ def surround(body: Graph, outer: Graph) -> Graph:
         types=ChainMap(dict(body.types), cast("dict[str, ValueType]", outer.types)),
         initializers=ChainMap(dict(body.initializers), cast("dict[str, Initializer]", outer.initializers)),
     )
-
-
-def _iterate_bodies(node: Node, graph: Graph) -> Iterator[tuple[Node, Graph]]:
-    """Yields the nodes in a node's bodies, each with its graph, to which types and constants of the graphs around it are added."""
-    for body in node.bodies.values():
-        around = surround(body, graph)
-        for inner in body.nodes:
-            yield inner, around
-            yield from _iterate_bodies(inner, around)
 
 
 def refuse(reason: str) -> Check:
@@ -146,20 +135,25 @@ def has_dtype(*dtypes: str | None) -> Condition:
 
 def may_be_empty(index: int = 0, axes: slice = slice(None)) -> Condition:
     """Returns the condition that an input may have no elements: some of its first sizes are 0 or not known."""
+    return is_open(index, axes, least=1)
+
+
+def is_open(index: int = 0, axes: slice = slice(None), *, least: int = 0) -> Condition:
+    """Returns the condition that some of the first sizes of an input is not known, or less than `least`."""
 
     def condition(node: Node, graph: Graph) -> bool:
         shape = find_shape(node, graph, index)
-        return shape is None or not all(isinstance(size, int) and size > 0 for size in shape[axes])
+        return shape is None or not all(isinstance(size, int) and size >= least for size in shape[axes])
 
     return condition
 
 
-def is_open(index: int = 0, axes: slice = slice(None)) -> Condition:
-    """Returns the condition that some of the first sizes of an input is not known."""
+def may_hold(index: int, is_wrong: Callable[[Any], Any]) -> Condition:
+    """Returns the condition that an input is there and may have an element that `is_wrong` marks: it has, or is no constant."""
 
     def condition(node: Node, graph: Graph) -> bool:
-        shape = find_shape(node, graph, index)
-        return shape is None or not all(isinstance(size, int) for size in shape[axes])
+        constant = find_constant(node.inputs[index], graph) if has_input(node, index) else None
+        return has_input(node, index) and (constant is None or bool(is_wrong(constant).any()))
 
     return condition
 
@@ -182,17 +176,14 @@ def flattens_axes(node: Node, graph: Graph) -> bool:
 
 def rounds_aligned_size(node: Node, graph: Graph) -> bool:
     """Says whether a Resize aligns corners and has scales that may give an axis a fractional size, which engines round first."""
-    is_aligned = node.attributes.get("coordinate_transformation_mode") == "align_corners"
-    return is_aligned and has_input(node, 2) and not _scales_are_whole(node, graph)
-
-
-def _scales_are_whole(node: Node, graph: Graph) -> bool:
+    if node.attributes.get("coordinate_transformation_mode") != "align_corners" or not has_input(node, 2):
+        return False
     scales, shape = graph.initializers.get(node.inputs[2]), find_shape(node, graph)
     if scales is None:
-        return False
+        return True
     sizes = shape if shape is not None and len(shape) == scales.array.size else (None,) * scales.array.size
     factors = map(float, scales.array)
-    return all(
+    return not all(
         factor.is_integer() or (isinstance(size, int) and (size * factor).is_integer())
         for size, factor in zip(sizes, factors, strict=True)
     )

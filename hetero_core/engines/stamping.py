@@ -80,21 +80,12 @@ def _stamp_node(node: Node, opset_of_domain: Mapping[str, int]) -> Node:
 
 def _range_of_node(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int, int]:
     """Returns the lowest and the highest opset that the engine accepts and in which the node means the same."""
-    if node.since_version == 0:
-        return _range_without_schema(node, newest_of_domain)
-    lowest, highest = _span_of_meaning(node.domain, node.op_type, node.since_version)
-    return lowest, min(highest, newest_of_domain.get(node.domain, node.opset))
-
-
-def _range_without_schema(node: Node, newest_of_domain: Mapping[str, int]) -> tuple[int, int]:
-    """Returns only the node's own opset, since its meaning in other opsets is unknown; contrib operators of ONNX Runtime in ONNX's own
-    domain have a wider range."""
-    if node.domain or not knows_contrib(node):
-        return node.opset, node.opset
-    newest = newest_of_domain.get("", node.opset)
-    last = last_opset(node)
-    if last is None:
-        return 1, newest
+    newest = newest_of_domain.get(node.domain, node.opset)
+    if node.since_version:
+        lowest, highest = _span_of_meaning(node.domain, node.op_type, node.since_version)
+        return lowest, min(highest, newest)
+    # Without a schema the meaning in other opsets is known of ONNX Runtime's contrib operators in ONNX's own domain alone.
+    last = (last_opset(node) or _NO_LIMIT) if not node.domain and knows_contrib(node) else 0
     return (1, min(newest, last)) if node.opset <= last else (node.opset, node.opset)
 
 

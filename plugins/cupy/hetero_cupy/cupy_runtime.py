@@ -62,8 +62,7 @@ class CupyRuntime:
     """The cards that CuPy finds."""
 
     def __init__(self, cupy: Any) -> None:
-        self.version = str(cupy.__version__)
-        self.name = f"CuPy {self.version}"
+        self.name = f"CuPy {cupy.__version__}"
         self._cards = tuple(CupyCard(cupy, index) for index in range(cupy.cuda.runtime.getDeviceCount()))
 
     def cards(self) -> tuple[CupyCard, ...]:

@@ -90,7 +90,16 @@ class GpuExecutable(Executable):
             # Frames of earlier errors are often part of a cycle.
             gc.collect()
             self.card.free_unused()
-            raise describe_full_card(self.card, self._where, when, needed, notes) from error
+            free, total = self.card.read_memory()
+            request = "more memory was needed than there is" if needed is None else f"{needed} bytes more were needed"
+            full = DeviceMemoryError(
+                f"{self._where}: {request} {when}, {free} of {total} are free on {self.card.facts.full_name}; {GIVES_UP}",
+                needed=needed,
+                free=free,
+            )
+            for note in notes:
+                full.add_note(note)
+            raise full from error
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The kernels of the program in order."""
@@ -105,18 +114,6 @@ class GpuExecutable(Executable):
             "GPU_HOST_WRITES": lambda: self.traffic.snapshot()[2],
             "GPU_HOST_WRITTEN_BYTES": lambda: self.traffic.snapshot()[3],
         }
-
-
-def describe_full_card(card: CupyCard, where: str, when: str, needed: int | None, notes: list[str]) -> DeviceMemoryError:
-    """Returns the error for a card without room."""
-    free, total = card.read_memory()
-    request = "more memory was needed than there is" if needed is None else f"{needed} bytes more were needed"
-    error = DeviceMemoryError(
-        f"{where}: {request} {when}, {free} of {total} are free on {card.facts.full_name}; {GIVES_UP}", needed=needed, free=free
-    )
-    for note in notes:
-        error.add_note(note)
-    return error
 
 
 def place_value(spec: ValueSpec, memory: str) -> ValueSpec:

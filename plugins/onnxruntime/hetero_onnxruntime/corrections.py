@@ -20,7 +20,7 @@ from hetero_core.engines.known_errors import surround
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.types import TensorType, ValueSpec, fixed_sizes
 
 MANY = 1 << 20
 """Elements from which on the engine's sums in float32 are off by more than rounding: 2.4 % for 20 million."""
@@ -64,7 +64,7 @@ class _Corrector:
         self.shifts_dequantized = saturates and _dequantizes_both(network)
         self.widens = widens
         self._count = 0
-        self._graph: Graph = network
+        self.graph: Graph = network
         self._nodes: list[Node] = []
         self._constants: dict[str, Initializer] = {}
 
@@ -79,7 +79,7 @@ class _Corrector:
             if (node.domain, node.op_type) in (("", "Split"), ("", "Loop")) and not all(node.outputs):
                 # The engine ends the process if an output that nothing reads has no name.
                 corrected = replace(corrected, outputs=tuple(name or self.name_value("unread") for name in node.outputs))
-            self._graph, self._nodes, self._constants = graph, nodes, constants
+            self.graph, self._nodes, self._constants = graph, nodes, constants
             correction = _CORRECTIONS.get((node.domain, node.op_type))
             if correction is None or not correction(self, corrected, around):
                 nodes.append(corrected)
@@ -97,10 +97,6 @@ class _Corrector:
             Node(self.name_value("node"), op_type, inputs, (name,), opset=self.opset, attributes=MappingProxyType(attributes))
         )
         return name
-
-    def is_captured(self, constant: str) -> bool:
-        """Says whether a constant belongs to a graph around the one that is being corrected."""
-        return constant not in self._graph.initializers and constant not in self._constants
 
     def keep(self, node: Node, **changes: Any) -> bool:
         """Appends a node with changes."""
@@ -153,9 +149,7 @@ def _correct_integer_sum(corrector: _Corrector, node: Node, graph: Graph) -> boo
     dtype = dtype_of_input(node, graph)
     if dtype not in ("int32", "int64"):
         return _correct_float_sum(corrector, node, graph)
-    value = node.inputs[0]
-    if dtype == "int32":
-        value = corrector.add("Cast", value, to=onnx_of_dtype("int64"))
+    value = corrector.add("Cast", node.inputs[0], to=onnx_of_dtype("int64"))
     if node.op_type == "ReduceL1":
         value = corrector.add("Abs", value)
     elif node.op_type == "ReduceSumSquare":
@@ -166,12 +160,8 @@ def _correct_integer_sum(corrector: _Corrector, node: Node, graph: Graph) -> boo
         base = corrector.constant(np.array(2**32, np.int64))
         upper = corrector.add("Div", value, base)
         lower = corrector.add("Sub", value, corrector.add("Mul", upper, base))
-        sums = (corrector.add("Mul", _add_sum(corrector, node, upper), base), _add_sum(corrector, node, lower))
-        if dtype == "int64":
-            corrector.add("Add", *sums, output=node.outputs[0])
-            return True
-        total = corrector.add("Add", *sums)
-    corrector.add("Cast", total, output=node.outputs[0], to=onnx_of_dtype("int32"))
+        total = corrector.add("Add", corrector.add("Mul", _add_sum(corrector, node, upper), base), _add_sum(corrector, node, lower))
+    corrector.add("Cast", total, output=node.outputs[0], to=onnx_of_dtype(dtype))
     return True
 
 
@@ -207,10 +197,8 @@ def _correct_float_sum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
 
 def _count_reduced(node: Node, graph: Graph) -> int | None:
     shape, axes = find_shape(node, graph), find_reduced_axes(node, graph)
-    sizes = None if shape is None or axes is None else [shape[axis] for axis in axes]
-    if sizes is None or not all(isinstance(size, int) for size in sizes):
-        return None
-    return prod(cast("list[int]", sizes))
+    sizes = None if shape is None or axes is None else fixed_sizes([shape[axis] for axis in axes])
+    return None if sizes is None else prod(sizes)
 
 
 def _correct_recurrent(corrector: _Corrector, node: Node, graph: Graph) -> bool:
@@ -292,7 +280,7 @@ def _correct_einsum(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     labels, dtype = terms.split(","), dtype_of_input(node, graph)
     shapes = [find_shape(node, graph, index) for index in range(len(labels))]
     is_product = any(sum(label in term for term in labels) > 1 and label not in result for label in set(terms) - {","})
-    is_full = all(shape is not None and all(isinstance(size, int) and size > 0 for size in shape) for shape in shapes)
+    is_full = all(shape is not None and 0 not in shape and fixed_sizes(shape) is not None for shape in shapes)
     if not is_product or is_full or "->" not in str(node.attributes["equation"]) or "." in terms or dtype is None:
         return False
 
@@ -403,12 +391,7 @@ def _shift_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> Node:
     if has_input(node, 2):
         point = _shift(corrector, node.inputs[2], graph)
     else:
-        shape = find_shape(node, graph, 1)
-        if shape is None or not all(isinstance(size, int) for size in shape):
-            sizes = corrector.add("Shape", node.inputs[1])
-            point = corrector.add("ConstantOfShape", sizes, value=np.full(1, 128, np.uint8))
-        else:
-            point = corrector.constant(np.full(cast("tuple[int, ...]", shape), 128, np.uint8))
+        point = corrector.add("ConstantOfShape", corrector.add("Shape", node.inputs[1]), value=np.full(1, 128, np.uint8))
     return replace(node, inputs=(value, node.inputs[1], point))
 
 
@@ -468,7 +451,7 @@ def _part_dequantized(corrector: _Corrector, node: Node, graph: Graph) -> bool:
     if weights is None:
         fuses = _has_one_scale(node, graph)
     else:
-        fuses = not weights.dtype.endswith("int2") and 0 not in weights.shape and not corrector.is_captured(node.inputs[0])
+        fuses = not weights.dtype.endswith("int2") and 0 not in weights.shape and node.inputs[0] in corrector.graph.initializers
     if fuses:
         return shifted is not node and corrector.keep(shifted)
     value = corrector.name_value("DequantizeLinear")

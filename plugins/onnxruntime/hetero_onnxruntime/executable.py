@@ -25,7 +25,7 @@ from hetero_core.executed import ExecutedNode
 from hetero_core.kernels.execution import Program
 from hetero_core.kernels.program import compile_program
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
-from hetero_core.network.types import TensorType, ValueSpec
+from hetero_core.network.types import TensorType, ValueSpec, sizes_of
 from hetero_core.profile import Profile
 from hetero_onnxruntime.compiled import list_optimized
 from hetero_onnxruntime.corrections import MANY, has_open_sum
@@ -82,7 +82,8 @@ class OrtExecutable(Executable):
         self._is_plain = all(_is_plain(spec) for spec in (*self.inputs, *self.outputs))
         self._makes_little = all(nbytes is not None and nbytes <= SMALL for nbytes in map(count_bytes, self.outputs))
         self._is_fixed = None not in map(count_bytes, (*self.inputs, *self.outputs))
-        self._may_be_empty = any(_may_be_empty(spec) for spec in self.inputs)
+        input_sizes = [sizes_of(spec.type) for spec in self.inputs]
+        self._may_be_empty = any(sizes is None or 0 in sizes for sizes in input_sizes)
         self._may_be_large = not (self._is_fixed or settings.widens) and settings.provider == CPU_PROVIDER and has_open_sum(network)
         # ONNX Runtime 1.32 ends the process at sums and products of no quantized numbers if it has several threads.
         self._adds_codes = self._may_be_empty and settings.threads != 1 and any(map(_may_add_codes, iterate_graphs(network)))
@@ -231,14 +232,12 @@ class OrtExecutable(Executable):
         # The engine's clock begins elsewhere than ours; the last kernel ended when the run did.
         last = max((event["ts"] + event["dur"] for event in kernels), default=0)
         for event in kernels:
-            profile.add(self._find_node(event), event["dur"] * 1e-6, begin=ended - (last - event["ts"]) * 1e-6)
+            name = event["name"].removesuffix("_kernel_time")
+            index = self.network.index_of_node.get(name)
+            # A fused node of the engine stands under its own name.
+            node = Node(name, event["args"]["op_name"], (), ()) if index is None else self.network.nodes[index]
+            profile.add(node, event["dur"] * 1e-6, begin=ended - (last - event["ts"]) * 1e-6)
         return outputs
-
-    def _find_node(self, event: dict[str, Any]) -> Node:
-        """Returns the network's node that an event is about; a fused node of the engine stands under its own name."""
-        name = event["name"].removesuffix("_kernel_time")
-        index = self.network.index_of_node.get(name)
-        return Node(name, event["args"]["op_name"], (), ()) if index is None else self.network.nodes[index]
 
     def executed_nodes(self) -> tuple[ExecutedNode, ...]:
         """The nodes of the model as the engine has optimized it; costs a load."""
@@ -264,11 +263,6 @@ class OrtExecutable(Executable):
 
 def _is_plain(spec: ValueSpec) -> bool:
     return not isinstance(spec.type, TensorType) or spec.dtype in _PLAIN
-
-
-def _may_be_empty(spec: ValueSpec) -> bool:
-    shape = spec.type.shape if isinstance(spec.type, TensorType) else None
-    return shape is None or any(not isinstance(size, int) or size == 0 for size in shape)
 
 
 def _own(value: Any) -> Any:

@@ -14,7 +14,7 @@ from operator import ge
 
 import numpy as np
 
-from hetero_core.dtypes import FLOAT_DTYPES, dtype_of_onnx
+from hetero_core.dtypes import FLOAT_DTYPES
 from hetero_core.engines.inspection import (
     dtype_of_input,
     dtype_of_value,
@@ -36,6 +36,7 @@ from hetero_core.engines.known_errors import (
     has_dtype,
     may_be_empty,
     may_have_empty_axes,
+    may_hold,
     reads,
     rounds_aligned_size,
     state_error,
@@ -44,7 +45,7 @@ from hetero_core.engines.known_errors import (
 from hetero_core.kernels.program import evaluate_node
 from hetero_core.network.graph import Graph, Node
 from hetero_core.network.operators import scale_size
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import sizes_of
 from hetero_onnxruntime.corrections import MANY, may_have_no_depth
 from hetero_onnxruntime.engine import CPU_PROVIDER, WEBGPU_PROVIDER, import_own_names, make_options, open_session
 
@@ -79,9 +80,8 @@ def _moves_empty_axes(node: Node, graph: Graph) -> bool:
     read, written = node.inputs[-count:], node.outputs[len(node.inputs) - count :]
     moved = [value for value, axis in zip(read, node.attributes.get("scan_input_axes", ()), strict=False) if axis]
     moved += [value for value, axis in zip(written, node.attributes.get("scan_output_axes", ()), strict=False) if axis]
-    types = [graph.type_of(value) for value in moved]
-    shapes = [each.shape if isinstance(each, TensorType) else None for each in types]
-    return any(shape is None or not all(isinstance(size, int) and size > 0 for size in shape) for shape in shapes)
+    sizes = [sizes_of(graph.type_of(value)) for value in moved]
+    return any(each is None or 0 in each for each in sizes)
 
 
 def _has_output(index: int) -> Condition:
@@ -98,11 +98,6 @@ def _has_short_mask(node: Node, graph: Graph) -> bool:
 def _moves_dequantized(node: Node, graph: Graph) -> bool:
     is_int32 = dtype_of_input(node, graph) == "int32" and node.inputs[0] not in graph.initializers
     return is_int32 and has_input(node, 2) and any(mover.op_type == "Transpose" for mover in graph.nodes)
-
-
-def _may_train(node: Node, graph: Graph) -> bool:
-    training = graph.initializers.get(node.inputs[2]) if has_input(node, 2) else None
-    return has_input(node, 2) and (training is None or bool(training.array.any()))
 
 
 def _loses_statistics(node: Node, graph: Graph) -> bool:
@@ -137,12 +132,6 @@ def _rotates_narrow_heads(node: Node, graph: Graph) -> bool:
     packed = 0 if has_input(node, 1) else 2 * int(node.attributes["kv_num_heads"])
     is_wide = isinstance(width, int) and width // (int(node.attributes["num_heads"]) + packed) % 16 == 0
     return bool(node.attributes.get("do_rotary", 0)) and not is_wide
-
-
-def _prints_floats(node: Node, graph: Graph) -> bool:
-    is_like = node.op_type == "CastLike"
-    target = dtype_of_input(node, graph, 1) if is_like else dtype_of_onnx(node.attributes["to"])
-    return target == "string" and dtype_of_input(node, graph) in (None, *FLOAT_DTYPES)
 
 
 def _is_rounded_power(node: Node, graph: Graph) -> bool:
@@ -255,13 +244,7 @@ def _check_integers(node: Node, graph: Graph) -> str | None:
     return None
 
 
-def _may_step_back(node: Node, graph: Graph) -> bool:
-    # float[8] from 1 to -9 in steps of -1 is wrong.
-    steps = graph.initializers.get(node.inputs[4]) if has_input(node, 4) else None
-    return has_input(node, 4) and (steps is None or not bool((steps.array > 0).all()))
-
-
-_row = partial(state_error, versions="1.32")
+_row = partial(state_error, versions="1.31 or 1.32")
 _openvino_row = partial(state_error, versions="1.24.1")
 _webgpu_row = partial(state_error, versions="0.4.0")
 _UNWRITTEN = "ONNX Runtime returns memory that it has not written from a {node.op_type} over an axis of length 0, as it may be here"
@@ -271,29 +254,29 @@ _HALVES = "OpenVINO's provider multiplies by the reciprocal, so that a quotient 
 ERRORS = (
     _row("scores of causal attention", "Attention", both(differs("is_causal", 0), _has_output(3)),
          "ONNX Runtime returns the lowest float where the standard has -inf in the scores of causal attention",
-         "attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal", versions="1.31"),
+         "attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal"),
     _row("mask of integers", "Attention",
          both(reads(3), lambda node, graph: dtype_of_input(node, graph, 3) not in (*FLOAT_DTYPES, "bool")),
          "ONNX Runtime adds a mask of integers wrongly, and this mask is of integers or of a type that is not known"),
     _row("short mask", "Attention", _has_short_mask,
          "ONNX Runtime fails at run time on a mask that is shorter than the keys, and its size here is not known to be theirs",
-         "attention_4d_diff_heads_mask4d_padded_kv", kind="fails", versions="1.31"),
+         "attention_4d_diff_heads_mask4d_padded_kv"),
     _row("batch statistics that nothing reads", "BatchNormalization", _loses_statistics,
          "ONNX Runtime normalizes by other statistics than the batch's if nothing reads the running mean and variance"),
     _row("saturate", "Cast CastLike", lambda node, graph: node.attributes.get("saturate", 1) not in (0, 1),
          "ONNX Runtime returns memory that it has not written from a {node.op_type} whose saturate is neither 0 nor 1"),
-    _row("printed floats", "Cast CastLike", _prints_floats,
+    _row("printed floats", "Cast CastLike",
+         both(has_dtype(None, *FLOAT_DTYPES), lambda node, graph: dtype_of_value(node.outputs[0], graph) == "string"),
          "ONNX Runtime prints floats with 8 or 17 digits and exponents; the standard writes them out plainly", "cast_FLOAT_to_STRING"),
     _row("dilated windows of the same size", "Conv ConvInteger QLinearConv com.microsoft.FusedConv", _dilates_same_padding,
-         "ONNX Runtime fails at run time on dilations beside auto_pad SAME_UPPER and SAME_LOWER", kind="fails"),
+         "ONNX Runtime fails at run time on dilations beside auto_pad SAME_UPPER and SAME_LOWER"),
     _row("dilated pools of the same size", "AveragePool LpPool MaxPool", _dilates_same_padding,
          "ONNX Runtime pads {node.op_type} of auto_pad SAME_UPPER and SAME_LOWER as if it had no dilations"),
-    _row("recurrence in float64", "GRU LSTM", has_dtype("float64"), "ONNX Runtime fails at run time on {node.op_type} of float64",
-         kind="fails"),
+    _row("recurrence in float64", "GRU LSTM", has_dtype("float64"), "ONNX Runtime fails at run time on {node.op_type} of float64"),
     _row("zero points of channels", "ConvInteger",
          both(reads(3), lambda node, graph: find_shape(node, graph, 3) not in ((), (1,))),
          "ONNX Runtime fails at run time on ConvInteger with a zero point for each channel of the filter, or of an unknown number",
-         "convinteger_with_padding", kind="fails"),
+         "convinteger_with_padding"),
     _row("8-bit product over nothing",
          "ConvInteger MatMulInteger com.microsoft.DynamicQuantizeMatMul com.microsoft.MatMulIntegerToFloat", may_have_no_depth,
          _UNWRITTEN, "onnxruntime#23142"),
@@ -301,34 +284,32 @@ ERRORS = (
          _UNWRITTEN, "onnxruntime#23142"),
     _row("zero points of rows", "MatMulInteger",
          both(reads(2), lambda node, graph: find_shape(node, graph, 2) not in ((), (1,))),
-         "ONNX Runtime fails at run time on MatMulInteger with a zero point for each row, or of an unknown number", kind="fails"),
+         "ONNX Runtime fails at run time on MatMulInteger with a zero point for each row, or of an unknown number"),
     _row("rotated heads", "com.microsoft.GroupQueryAttention", _rotates_narrow_heads,
-         "ONNX Runtime fails at run time on do_rotary of {node.op_type} unless the size of a head is a multiple of 16", kind="fails"),
+         "ONNX Runtime fails at run time on do_rotary of {node.op_type} unless the size of a head is a multiple of 16"),
     _row("groups of bits in another order", "com.microsoft.MatMulNBits",
          both(reads(4), lambda node, graph: has_input(node, 3) or node.attributes.get("bits", 4) != 4),
          "ONNX Runtime takes g_idx of MatMulNBits for weights of 4 bits without zero points only"),
     _row("long padding of outputs", "ConvTranspose",
          lambda node, graph: any(map(ge, node.attributes.get("output_padding", ()), node.attributes.get("strides", repeat(1)))),
-         "ONNX Runtime fails at run time on output_padding of ConvTranspose that is as long as the stride", kind="fails"),
+         "ONNX Runtime fails at run time on output_padding of ConvTranspose that is as long as the stride"),
     _row("single block", "DequantizeLinear QuantizeLinear",
          both(differs("block_size", 0), lambda node, graph: find_shape(node, graph, 1) in (None, (1,), (None,))),
-         "ONNX Runtime fails at run time on block_size if there is a single scale", kind="fails"),
+         "ONNX Runtime fails at run time on block_size if there is a single scale"),
     _row("dequantized int32 beside a Transpose", "DequantizeLinear", _moves_dequantized,
-         "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose",
-         kind="fails"),
-    _row("training dropout", "Dropout", _may_train, "a Dropout that trains draws other numbers than ONNX's cases",
-         "training_dropout", versions="1.31"),
+         "ONNX Runtime fails to load a DequantizeLinear of int32 with a zero point in a network that has a Transpose"),
+    _row("training dropout", "Dropout", may_hold(2, lambda trains: trains), "a Dropout that trains draws other numbers than ONNX's cases",
+         "training_dropout"),
     _row("norm of many elements", "GlobalLpPool LpNormalization", _sums_many,
          "ONNX Runtime adds up many elements in one float32, and loses them"),
     _row("given size of MaxUnpool", "MaxUnpool", reads(2), "ONNX Runtime places values wrongly when output_shape is given",
-         "maxunpool_export_with_output_shape", versions="1.31"),
+         "maxunpool_export_with_output_shape"),
     _row("coordinates of a scalar", "NonZero", lambda node, graph: find_shape(node, graph) == (),
          "ONNX Runtime gives the element of a scalar one coordinate in NonZero"),
     _row("exponentials of integers", "ReduceLogSumExp", has_dtype("int32", "int64"),
          "ONNX Runtime adds exponentials that are cut to integers in {node.op_type} of integers"),
     _row("extreme of no bools", "ReduceMax ReduceMin", both(has_dtype("bool"), may_be_empty()),
-         "ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor", "reduce_max_empty_set_bool", kind="fails",
-         versions="1.31"),
+         "ONNX Runtime fails at run time on {node.op_type} of an empty bool tensor", "reduce_max_empty_set_bool"),
     _row("product of integers", "ReduceProd",
          both(has_dtype("int32", "int64"), lambda node, graph: not _is_of_sizes(node.inputs[0], graph, 16)),
          "ONNX Runtime multiplies integers in float64 and saturates, and this product may overflow", "onnxruntime#28743"),
@@ -336,28 +317,25 @@ ERRORS = (
          "ONNX Runtime computes powers of integers in float64 and saturates, unless a constant exponent is 0, 2 or 3"),
     _row("drawn numbers", "RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
          lambda node, graph: node.attributes.get("scale", 1) <= 0 or node.attributes.get("low", 0) > node.attributes.get("high", 1),
-         "ONNX Runtime ends the process on a {node.op_type} whose scale is not positive, or whose low is above its high",
-         kind="ends the process"),
+         "ONNX Runtime ends the process on a {node.op_type} whose scale is not positive, or whose low is above its high"),
     _row("axes of a Scan", "Scan", _moves_empty_axes,
-         "ONNX Runtime ends the process on a Scan that moves an axis of a tensor without elements, as there may be one here",
-         kind="ends the process"),
+         "ONNX Runtime ends the process on a Scan that moves an axis of a tensor without elements, as there may be one here"),
     _row("position in a sequence", "SequenceAt SequenceErase SequenceInsert",
          lambda node, graph: any(size != 1 for size in find_shape(node, graph, 2 if node.op_type == "SequenceInsert" else 1) or ()),
-         "ONNX Runtime may end the process on a {node.op_type} whose position is not one number", kind="ends the process"),
+         "ONNX Runtime may end the process on a {node.op_type} whose position is not one number"),
     _row("aligned corners", "Resize", rounds_aligned_size,
          "ONNX Runtime scales by the rounded size under align_corners, the standard by the scales that are given",
-         "resize_downsample_scales_linear_align_corners", versions="1.31"),
+         "resize_downsample_scales_linear_align_corners"),
     _row("nearest pixel", "Resize", _picks_other_pixels,
          "ONNX Runtime divides coordinates in float32 and picks another pixel than the standard at these sizes"),
     _row("backwards to the largest integer", "Slice", _slices_to_largest,
          "ONNX Runtime slices backwards to the first element if the end is the largest integer; the standard stops there"),
     _row("empty list of axes", "Squeeze", may_have_empty_axes, EMPTY_AXES),
     _row("layers without steps", "com.microsoft.AttnLSTM", may_be_empty(0, slice(2)),
-         "ONNX Runtime ends the process on a {node.op_type} without steps or sequences, and there may be none here",
-         kind="ends the process"),
+         "ONNX Runtime ends the process on a {node.op_type} without steps or sequences, and there may be none here"),
     _row("slices of nothing", "Unique", both(differs("axis", None), may_be_empty()),
          "ONNX Runtime ends the process on Unique along an axis of a tensor without elements, as this one may be",
-         "onnxruntime#1879", kind="ends the process"),
+         "onnxruntime#1879"),
     _row("shared caches",
          "com.microsoft.Attention com.microsoft.DecoderMaskedMultiHeadAttention com.microsoft.QAttention com.microsoft.SparseAttention",
          lambda node, graph: node.op_type == "SparseAttention" or bool(node.attributes.get("past_present_share_buffer", 0)),
@@ -372,7 +350,7 @@ OPENVINO_ERRORS = (
                   "OpenVINO's provider counts a window that begins behind the end of the input, under ceil_mode",
                   "maxpool_2d_ceil_output_size_reduce_by_one"),
     _openvino_row("axes of CenterCropPad", "CenterCropPad", differs("axes", None),
-                  "OpenVINO's provider fails at run time on CenterCropPad of some axes", "center_crop_pad_crop_axes_chw", "fails"),
+                  "OpenVINO's provider fails at run time on CenterCropPad of some axes", "center_crop_pad_crop_axes_chw"),
     _openvino_row("blocks", "DequantizeLinear", differs("block_size", 0),
                   "OpenVINO's provider ignores block_size of DequantizeLinear", "dequantizelinear_blocked"),
     _openvino_row("quotient between codes", "DynamicQuantizeLinear QuantizeLinear", always, _HALVES, "dynamicquantizelinear"),
@@ -401,27 +379,26 @@ OPENVINO_ERRORS = (
 # fmt: off
 WEBGPU_ERRORS = (
     _webgpu_row("training", "BatchNormalization", differs("training_mode", 0),
-                "WebGPU's provider fails in a run at a BatchNormalization that trains", "batchnorm_example_training_mode",
-                "fails"),
+                "WebGPU's provider fails in a run at a BatchNormalization that trains", "batchnorm_example_training_mode"),
     _webgpu_row("groups over three axes", "Conv",
                 both(differs("group", 1), lambda node, graph: len(find_shape(node, graph) or (0,) * 5) > 4),
-                "WebGPU's provider fails in a run of a Conv in groups over three axes", "Conv3d_groups", "fails"),
+                "WebGPU's provider fails in a run of a Conv in groups over three axes", "Conv3d_groups"),
     _webgpu_row("logarithm of 0", "Log ReduceLogSum", always, "WebGPU's provider has -88 for the logarithm of 0",
                 "reduce_log_sum_empty_set"),
     _webgpu_row("extreme of nothing", "ReduceMax ReduceMin", may_be_empty(),
                 "WebGPU's provider fails in a run at the {node.op_type} of nothing, and an axis may be empty here",
-                "reduce_max_empty_set", "fails"),
+                "reduce_max_empty_set"),
     _webgpu_row("antialias", "Resize", differs("antialias", 0), "WebGPU's provider fails in a run at a Resize with antialias",
-                "resize_downsample_scales_cubic_antialias", "fails"),
+                "resize_downsample_scales_cubic_antialias"),
     _webgpu_row("deviations", "SimplifiedLayerNormalization", _has_output(1),
                 "WebGPU's provider returns other deviations of a SimplifiedLayerNormalization"),
-    _webgpu_row("negative step", "Slice", _may_step_back,
+    _webgpu_row("negative step", "Slice", may_hold(4, lambda steps: steps < 0),
                 "WebGPU's provider takes the wrong elements where a step of a Slice is negative, as one may be here"),
     _webgpu_row("crashes of com.microsoft", "com.microsoft.Attention com.microsoft.CausalConvWithState com.microsoft.FusedConv",
-                always, "WebGPU's provider ends the process on {node.op_type} of com.microsoft", "drawn", "ends the process"),
+                always, "WebGPU's provider ends the process on {node.op_type} of com.microsoft", "drawn"),
     _webgpu_row("failures of com.microsoft",
                 "com.microsoft.EngramGate com.microsoft.GatherBlockQuantized com.microsoft.MultiHeadAttention com.microsoft.QMoE",
-                always, "WebGPU's provider fails in a run of {node.op_type} of com.microsoft", "drawn", "fails"),
+                always, "WebGPU's provider fails in a run of {node.op_type} of com.microsoft", "drawn"),
     _webgpu_row("wrong of com.microsoft",
                 "com.microsoft.GatedRMSNorm com.microsoft.GroupQueryAttention com.microsoft.LinearAttention com.microsoft.NGramHashMapping",
                 always, "WebGPU's provider computes a wrong {node.op_type} of com.microsoft"),

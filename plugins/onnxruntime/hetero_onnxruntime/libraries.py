@@ -21,8 +21,8 @@ LIBRARY_VARIABLE = "ORT_PROVIDER_LIBRARY"
 """Environment variable with paths of libraries, separated as those of PATH are."""
 _PREFIX = "onnxruntime_ep_"
 _lock = threading.Lock()
-_fault_of_library: dict[str, str] = {}
-_providers_of_library: dict[str, tuple[str, ...]] = {}
+_registered: dict[str, tuple[str, tuple[str, ...]]] = {}
+"""Path of a library -> the engine's reason for refusing it, or an empty text, and the providers that came with it."""
 
 
 def register_libraries(module: ModuleType) -> Mapping[str, str]:
@@ -37,8 +37,8 @@ def register_libraries(module: ModuleType) -> Mapping[str, str]:
             except Exception as error:  # noqa: BLE001  # a package of somebody else's may raise anything; its text is the answer
                 faults[title] = f"{type(error).__name__}: {error}"
                 continue
-            fault = _register(module, path)
-            for name in names or _providers_of_library[path] or (title,):
+            fault, new_names = _register(module, path)
+            for name in names or new_names or (title,):
                 if fault or name not in _list_names(module):
                     faults[name] = fault or (
                         f"its library {Path(path).name} is loaded, and finds no hardware of its kind here; the provider's documents name "
@@ -49,7 +49,7 @@ def register_libraries(module: ModuleType) -> Mapping[str, str]:
 
 def find_devices(module: ModuleType, provider: str) -> list[Any]:
     """Returns the engine's devices of a provider that came in a library, best first; none for a provider that the engine was built with."""
-    is_known = any(provider in names for names in _providers_of_library.values())
+    is_known = any(provider in names for _, names in _registered.values())
     return [device for device in module.get_ep_devices() if device.ep_name == provider] if is_known else []
 
 
@@ -76,17 +76,16 @@ def _find_library(source: str, *, is_file: bool) -> tuple[str, Sequence[str]]:
     return str(package.get_library_path()), package.get_ep_names() if hasattr(package, "get_ep_names") else [package.get_ep_name()]
 
 
-def _register(module: ModuleType, path: str) -> str:
-    """Registers a library; returns the engine's reason for refusing it, or an empty text."""
-    if path not in _fault_of_library:
-        before = _list_names(module)
+def _register(module: ModuleType, path: str) -> tuple[str, tuple[str, ...]]:
+    """Registers a library once; returns its entry of `_registered`."""
+    if path not in _registered:
+        before, fault = _list_names(module), ""
         try:
             module.register_execution_provider_library(path, path)
-            _fault_of_library[path] = ""
         except Exception as error:  # noqa: BLE001  # any error of the engine is its answer
-            _fault_of_library[path] = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        _providers_of_library[path] = tuple(sorted(_list_names(module) - before))
-    return _fault_of_library[path]
+            fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        _registered[path] = fault, tuple(sorted(_list_names(module) - before))
+    return _registered[path]
 
 
 def _list_names(module: ModuleType) -> set[str]:

@@ -107,7 +107,9 @@ def build_session(
         raise LoadError(
             f"ONNX Runtime {engine.version} cannot load network '{network.name}' on {settings.provider}: {shorten_message(str(error))}"
         ) from error
-    _require_provider(loaded.session, network, settings.provider)
+    providers = loaded.session.get_providers()
+    if settings.provider not in providers or (settings.provider != CPU_PROVIDER and providers[0] != settings.provider):
+        raise LoadError(f"ONNX Runtime put network '{network.name}' on {', '.join(providers)}; expected {settings.provider} alone")
     return loaded
 
 
@@ -136,10 +138,6 @@ def _moves_wrongly(node: Node, graph: Graph) -> bool:
     return is_wrong and node.inputs[0] not in graph.initializers
 
 
-def _may_turn_halves(node: Node, graph: Graph) -> bool:
-    return dtype_of_value(node.outputs[0], graph) == "float16" and any(each.op_type == "Transpose" for each in graph.nodes)
-
-
 _REWRITES: Mapping[str, tuple[tuple[str, ...], Condition]] = {
     "QDQPropagationTransformer": (("DequantizeLinear",), _moves_wrongly),
     # Behind an Add, ONNX Runtime 1.32 fuses a normalization with a single scale and fails in a run.
@@ -153,7 +151,12 @@ _REWRITES: Mapping[str, tuple[tuple[str, ...], Condition]] = {
         lambda node, graph: 0 in getattr(graph.initializers.get(node.inputs[1]), "array", (0,)),
     ),
     # ONNX Runtime 1.32 may end the process at a float16 product with a batch that a Transpose moved from the front.
-    "MatmulTransposeFusion": (("MatMul",), _may_turn_halves),
+    "MatmulTransposeFusion": (
+        ("MatMul",),
+        lambda node, graph: (
+            dtype_of_value(node.outputs[0], graph) == "float16" and any(each.op_type == "Transpose" for each in graph.nodes)
+        ),
+    ),
 }
 """Rewrite of the engine -> operators, and the condition of a node under which it is wrong and therefore disabled."""
 
@@ -177,9 +180,3 @@ def refer(module: Any, constant: Initializer) -> Any:
     if bits_of_dtype(constant.dtype) not in (8, 16, 32, 64):
         return None
     return module.OrtValue.ortvalue_from_numpy(constant.array)
-
-
-def _require_provider(session: Any, network: Network, provider: str) -> None:
-    providers = session.get_providers()
-    if provider not in providers or (provider != CPU_PROVIDER and providers[0] != provider):
-        raise LoadError(f"ONNX Runtime put network '{network.name}' on {', '.join(providers)}; expected {provider} alone")

@@ -17,7 +17,6 @@ import numpy as np
 from hetero_core.dtypes import bits_of_dtype
 from hetero_core.engines.inspection import MOVING, dtype_of_input, dtype_of_value, find_shape
 from hetero_core.network.graph import Graph, Network, Node, iterate_graphs
-from hetero_core.network.initializers import Initializer
 
 LARGEST = 2**31 - 1
 EXACT_FLOAT = 2**24
@@ -157,7 +156,10 @@ def find_magnitudes(network: Network, limit: int) -> dict[str, Magnitude]:
     fitting = {spec.name: min(largest, limit) for spec in network.inputs if (largest := _fit(str(spec.dtype))) is not None}
     magnitudes = {name: Magnitude(largest) for name, largest in fitting.items()}
     for name, constant in network.initializers.items():
-        if (magnitude := _measure_constant(constant)) is not None:
+        # Texts, weights and values with NaN have none.
+        is_small_float = constant.dtype in ("float16", "float32", "float64") and prod(constant.shape) <= _MOST_ELEMENTS
+        is_measured = is_small_float or constant.dtype == "bool" or "int" in str(constant.dtype)
+        if is_measured and (magnitude := _measure(constant.array)) is not None:
             magnitudes[name] = magnitude
     for node in network.nodes:
         for value in filter(None, node.outputs):
@@ -181,12 +183,6 @@ def _fit(dtype: str) -> int | None:
         return None
     bits: int = bits_of_dtype(dtype) or 64
     return min((1 << bits) - 1 if dtype.startswith("uint") else 1 << (bits - 1), LARGEST)
-
-
-def _measure_constant(constant: Initializer) -> Magnitude | None:
-    """Returns the magnitude of a constant; None for texts, weights and values with NaN."""
-    is_small_float = constant.dtype in ("float16", "float32", "float64") and prod(constant.shape) <= _MOST_ELEMENTS
-    return _measure(constant.array) if is_small_float or "int" in str(constant.dtype) or constant.dtype == "bool" else None
 
 
 def _measure(array: Any) -> Magnitude | None:

@@ -20,17 +20,14 @@ def correct_model(model: Any) -> None:
 
     for operation in model.get_ordered_ops():
         kind = operation.get_type_name()
-        for body in _list_bodies(operation, kind):
+        bodies = [operation.get_then_body(), operation.get_else_body()] if kind == "If" else []
+        if kind in ("Loop", "TensorIterator"):
+            bodies = [operation.get_function()]
+        for body in bodies:
             correct_model(body)
         correct = _CORRECTIONS.get(kind)
         if correct is not None:
             correct(opset13, operation)
-
-
-def _list_bodies(operation: Any, kind: str) -> list[Any]:
-    if kind == "If":
-        return [operation.get_then_body(), operation.get_else_body()]
-    return [operation.get_function()] if kind in ("Loop", "TensorIterator") else []
 
 
 def _keep_infinities(opset: Any, operation: Any) -> None:
@@ -292,16 +289,13 @@ def _suits_columns(weight: Any, summed: int, index: int, rank: int) -> bool:
         axis += 1
         node = node.input_value(0).get_node()
     scales = []
-    while node.get_type_name() in ("Divide", "Multiply", "Subtract"):
+    while node.get_type_name() in ("Multiply", "Subtract"):
         sides = [value.get_node() for value in node.input_values()]
-        if node.get_type_name() == "Divide":
+        are_scales = list(map(_is_scale, sides))
+        if sum(are_scales) != 1:
             return False
-        constants = [side for side in sides if _is_scale(side)]
-        factors = [side for side in sides if not _is_scale(side)]
-        if len(factors) != 1 or len(constants) != 1:
-            return False
-        scales.append(list(constants[0].get_output_shape(0)))
-        node = factors[0]
+        scales.append(list(sides[are_scales.index(True)].get_output_shape(0)))
+        node = sides[are_scales.index(False)]
     if node.get_type_name() != "Convert":
         return False
     inner = len(node.get_output_shape(0))
@@ -312,15 +306,12 @@ def _suits_columns(weight: Any, summed: int, index: int, rank: int) -> bool:
 
 
 def _is_scale(node: Any) -> bool:
-    while node.get_type_name() in ("Convert", "Reshape", "Unsqueeze") and node.get_element_type().is_real():
-        inner = node.input_value(0).get_node()
-        if inner.get_type_name() == "Constant":
-            return (
-                len(inner.get_output_shape(0)) == 0
-                or inner.get_output_shape(0) != node.get_output_shape(0)
-                or node.get_type_name() != "Convert"
-            )
-        node = inner
+    """Says whether a node is a constant, or one integer; several cast integers are weights or zero points."""
+    while node.get_type_name() in ("Reshape", "Unsqueeze"):
+        node = node.input_value(0).get_node()
+    if node.get_type_name() == "Convert":
+        node = node.input_value(0).get_node()
+        return node.get_type_name() == "Constant" and len(node.get_output_shape(0)) == 0
     return bool(node.get_type_name() == "Constant")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -15,6 +14,8 @@ from hetero_core.engines.installation import find_version, import_engine, requir
 from hetero_core.errors import DeviceUnavailableError
 
 OLDEST = (2025, 0)
+EXACT_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
+"""The setting that keeps float32 as it is: by default recent processors compute it in bfloat16."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +65,8 @@ def find_fault(module: Any, core: Any, device: str) -> str | None:
     """Returns why a device of the engine cannot add two numbers; None when it can."""
     try:
         x = module.opset13.parameter([2], np.float32)
-        compiled = core.compile_model(module.Model([module.opset13.add(x, x)], [x], "probe"), device, exact_precision())
+        compiled = core.compile_model(module.Model([module.opset13.add(x, x)], [x], "probe"), device, EXACT_PRECISION)
         result = compiled([np.ones(2, np.float32)])[0]
     except Exception as error:  # noqa: BLE001  # engine and drivers may raise anything; the text is the answer
         return f"{type(error).__name__}: {error}"
     return None if result.tolist() == [2.0, 2.0] else f"it computes 1 + 1 = {result.tolist()}"
-
-
-def exact_precision() -> Mapping[str, str]:
-    """The setting that keeps float32 as it is: by default recent processors compute it in bfloat16."""
-    return {"INFERENCE_PRECISION_HINT": "f32"}

@@ -88,7 +88,6 @@ class OpenvinoExecutable(Executable):
         self.network = network
         self.compiled = compiled
         self._is_compiled = compiled is not None  # if all outputs are inputs, nothing is
-        self._is_closed = False
         self._module = engine.module
         self.ports = ports
         self._lanes: deque[EngineRequest] = deque()
@@ -254,7 +253,7 @@ class OpenvinoExecutable(Executable):
 
     def _keep_lane(self, lane: EngineRequest) -> None:
         self._lanes.append(lane)
-        if self._is_closed:
+        if self.compiled is None:  # closed meanwhile
             self._lanes.clear()
 
     def _is_new_place(self, lane: EngineRequest, key: tuple[int, bool], array: np.ndarray[Any, Any], spec: ValueSpec) -> bool:
@@ -300,7 +299,6 @@ class OpenvinoExecutable(Executable):
 
     def close(self) -> None:
         """Frees the compiled model, its requests and their threads, even if this object is still referenced."""
-        self._is_closed = True
         self.compiled = None
         self._lanes.clear()
         if self._measured is not None:

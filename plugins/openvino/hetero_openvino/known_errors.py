@@ -39,6 +39,7 @@ from hetero_core.engines.known_errors import (
     is_open,
     may_be_empty,
     may_have_empty_axes,
+    may_hold,
     reads,
     rounds_aligned_size,
     state_error,
@@ -47,7 +48,7 @@ from hetero_core.engines.known_errors import (
 from hetero_core.network.contrib_types import MICROSOFT
 from hetero_core.network.graph import Graph, Network, Node
 from hetero_core.network.initializers import Initializer
-from hetero_core.network.types import TensorType
+from hetero_core.network.types import fixed_sizes, sizes_of
 from hetero_openvino.arithmetic import find_arithmetic_error
 from hetero_openvino.engine import import_own_names
 
@@ -92,19 +93,6 @@ def _is_long_when_compiled(node: Node, graph: Graph) -> bool:
     count = graph.initializers.get(node.inputs[0])
     is_long = count is None or count.array.size != 1 or int(count.array.reshape(-1)[0]) > MOST_ITERATIONS
     return is_long and all(find_constant(name, graph) is not None for name in node.reads)
-
-
-def _may_not_run(node: Node, graph: Graph) -> bool:
-    for position, least in ((0, 1), (1, True)):
-        if has_input(node, position):
-            value = find_constant(node.inputs[position], graph)
-            if value is None or value.size != 1 or value.reshape(-1)[0] < least:
-                return True
-    return False
-
-
-def _reads_open(node: Node, graph: Graph) -> bool:
-    return any(is_open(index)(node, graph) for index in range(len(node.inputs)))
 
 
 _OF_NOTHING = frozenset({"Cast", "CastLike", "Compress", "Expand", "GRU", "Gather", "GatherND", "GlobalLpPool", "LSTM", "RNN"})
@@ -226,18 +214,12 @@ def joins_views(network: Network) -> bool:
     Runs of several threads at once then may return memory that the engine has not written. Seen with OpenVINO 2026.4.1.
     """
 
-    def views_input(value: str) -> bool:
-        node = network.find_producer(value)
-        if node is None or node.domain or node.op_type not in _VIEWS:
-            return False
-        return node.inputs[0] in network.index_of_input or views_input(node.inputs[0])
+    def is_view(node: Node) -> bool:
+        return node.op_type in _VIEWS and not node.domain
 
-    return any(
-        node.op_type == "Concat"
-        and not all(isinstance(size, int) for size in find_shape(node, network) or (None,))
-        and any(map(views_input, node.inputs))
-        for node in network.nodes
-    )
+    joins = (node for node in network.nodes if node.op_type == "Concat" and fixed_sizes(find_shape(node, network)) is None)
+    views = (view for join in joins for value in join.inputs for view in walk_producers(value, network, is_view) if is_view(view))
+    return any(view.inputs[0] in network.index_of_input for view in views)
 
 
 _TURN = (1, 0, 2)
@@ -311,10 +293,8 @@ def _groups_parts(node: Node, graph: Graph) -> bool:
     return axes != (1, 1) or not graph.initializers.keys() >= set(filter(None, split.inputs[1:]))
 
 
-def _comes_from_product(value: str, graph: Graph) -> bool:
-    """Says whether a value is a product of matrices, or computed from a product element by element."""
-    producers = walk_producers(value, graph, lambda node: node.op_type in _ELEMENTWISE and not node.domain)
-    return any(node.op_type in ("Gemm", "MatMul") for node in producers)
+def _is_elementwise(node: Node) -> bool:
+    return node.op_type in _ELEMENTWISE and not node.domain
 
 
 def _pass_identities(value: str, graph: Graph) -> str:
@@ -384,18 +364,13 @@ def _strides_last_axis_alone(node: Node, graph: Graph) -> bool:
     return has_one_channel and strides[-2:-1] == (1,) and strides[-1] != 1
 
 
-def _may_keep_states(node: Node, graph: Graph) -> bool:
-    lengths = find_constant(node.inputs[4], graph)
-    return (has_input(node, 5) or has_input(node, 6)) and (lengths is None or bool((lengths == 0).any()))
-
-
 def _loses_strides(node: Node, graph: Graph) -> bool:
     """Says whether filters of one element have strides, and pads or, behind elementwise nodes, an operation with several outputs."""
     filters = find_shape(node, graph, 3 if node.op_type == "QLinearConv" else 1)
     has_one_element = filters is None or all(size == 1 for size in filters[2:])
     if not has_one_element or all(stride == 1 for stride in node.attributes.get("strides", ())):
         return False
-    producers = walk_producers(node.inputs[0], graph, lambda producer: not producer.domain and producer.op_type in _ELEMENTWISE)
+    producers = walk_producers(node.inputs[0], graph, _is_elementwise)
     # All but the first stand behind an elementwise node.
     return any(node.attributes.get("pads", ())) or any(
         producer.op_type in _SEVERAL_OUTPUTS or len(producer.outputs) > 1 for producer in islice(producers, 1, None)
@@ -411,7 +386,10 @@ def _is_fused_by_channels(node: Node, graph: Graph) -> bool:
     sources = node.inputs[:1] if is_normalization else [name for name in node.inputs if not _is_per_channel(name, graph)]
     shapes = {value: getattr(graph.type_of(value), "shape", None) for value in sources}
     return (is_normalization or len(sources) < len(node.inputs)) and any(
-        (shape is None or len(shape) >= 4) and _comes_from_product(value, graph) for value, shape in shapes.items()
+        producer.op_type in ("Gemm", "MatMul")
+        for value, shape in shapes.items()
+        if shape is None or len(shape) >= 4
+        for producer in walk_producers(value, graph, _is_elementwise)
     )
 
 
@@ -503,18 +481,8 @@ def _spreads_pixel(node: Node, graph: Graph) -> bool:
 
 
 def _has_open_branches(node: Node, graph: Graph) -> bool:
-    if node.inputs[0] in graph.initializers:
-        return False
-    types = [graph.type_of(name) for name in node.outputs if name]
-    return not all(
-        isinstance(value, TensorType) and value.shape is not None and all(isinstance(size, int) for size in value.shape)
-        for value in types
-    )
-
-
-def _keeps_no_axes(node: Node, graph: Graph) -> bool:
-    count = (find_shape(node, graph, 1) or (0,))[0]
-    return node.attributes.get("noop_with_empty_axes", 0) == 1 and (not isinstance(count, int) or count == 0)
+    is_chosen = node.inputs[0] in graph.initializers
+    return not is_chosen and any(sizes_of(graph.type_of(name)) is None for name in node.outputs if name)
 
 
 _row = partial(state_error, versions="2026.4")
@@ -546,8 +514,7 @@ ROWS = (
     _row("cast_twice", "Cast CastLike", _loses_rounding,
          "OpenVINO does not round what is cast to float16, as it computes float16 in float32 within a network"),
     _row("dft", "DFT", always,
-         "OpenVINO ignores the axis of DFT, shapes one-sided transforms wrongly, and may end the process if the length is 0", "dft_axis",
-         kind="ends the process"),
+         "OpenVINO ignores the axis of DFT, shapes one-sided transforms wrongly, and may end the process if the length is 0", "dft_axis"),
     _row("recurrent_layout", " ".join(RECURRENT), differs("layout", 0), "OpenVINO ignores the layout of {node.op_type}",
          "gru_batchwise"),
     _row("lstm_peepholes", "LSTM", reads(7), "OpenVINO ignores the peepholes of LSTM", "lstm_with_peepholes"),
@@ -556,7 +523,8 @@ ROWS = (
          "OpenVINO computes both directions of {node.op_type} with the activations of the first"),
     _row("recurrent_lengths", " ".join(RECURRENT), both(reads(4), is_open(0, slice(2))),
          "OpenVINO ignores the lengths of the sequences of {node.op_type} if length or batch is open"),
-    _row("recurrent_states", " ".join(RECURRENT), both(reads(4), _may_keep_states),
+    _row("recurrent_states", " ".join(RECURRENT),
+         both(may_hold(4, lambda lengths: lengths == 0), lambda node, graph: has_input(node, 5) or has_input(node, 6)),
          "OpenVINO may return zeros for the initial states of sequences of length 0 of {node.op_type}"),
     _row("recurrent_shared_input", " ".join(RECURRENT), _shares_turned_input,
          "OpenVINO reorders what a recurrent node of one direction reads, and another node or an output has the same numbers, transposed"),
@@ -573,7 +541,7 @@ ROWS = (
          "OpenVINO ignores stash_type of Range"),
     _row("reduction_axes", "ReduceL1 ReduceLogSum ReduceLogSumExp", differs("axes", None),
          "OpenVINO ignores the attribute axes of {node.op_type}, and reduces all axes"),
-    _row("reduction_without_axes", "ReduceL1 ReduceL2 ReduceLogSum", _keeps_no_axes,
+    _row("reduction_without_axes", "ReduceL1 ReduceL2 ReduceLogSum", both(differs("noop_with_empty_axes", 0), may_be_empty(1)),
          "OpenVINO makes no absolute value and no logarithm of {node.op_type} without axes"),
     _row("resize_attributes", "Resize",
          lambda node, graph: bool(node.attributes.get("antialias", 0))
@@ -587,17 +555,15 @@ ROWS = (
     _row("roialign_max", "RoiAlign", differs("mode", "avg"),
          "OpenVINO's RoiAlign of mode max interpolates after it takes the maximum", "roialign_mode_max"),
     _row("roialign_coordinates", "RoiAlign", is_open(1, slice(1, 2)),
-         "OpenVINO fails to load RoiAlign with boxes of an open number of coordinates", kind="fails"),
+         "OpenVINO fails to load RoiAlign with boxes of an open number of coordinates"),
     _row("softmax_11", "Softmax", both(flattens_axes, lambda node, graph: node.since_version == 11),
          "OpenVINO computes Softmax-11 along one axis; the standard flattens all from that axis on"),
     _row("spacetodepth_crd", "SpaceToDepth", differs("mode", "DCR"), "OpenVINO ignores the mode of SpaceToDepth",
          "spacetodepth_crd_mode_example"),
     _row("squeeze_of_no_axes", "Squeeze", may_have_empty_axes, EMPTY_AXES),
-    _row("col2im_sizes", "Col2Im", computes_input(1, 2), "OpenVINO may end the process on Col2Im whose sizes come with the run",
-         kind="ends the process"),
+    _row("col2im_sizes", "Col2Im", computes_input(1, 2), "OpenVINO may end the process on Col2Im whose sizes come with the run"),
     _row("division_by_zero", "Div Mod", _divides_by_zero,
-         "OpenVINO ends the process if it folds {node.op_type} of integers by 0, or of the least one by -1",
-         kind="ends the process"),
+         "OpenVINO ends the process if it folds {node.op_type} of integers by 0, or of the least one by -1"),
     _row("gather_elements_beside", "GatherElements", _differs_beside_axis,
          "OpenVINO's GatherElements takes no indices with other sizes than the data beside the axis, and these may differ"),
     _row("pool_of_unfit_window", "AveragePool LpPool MaxPool", _has_unfit_window,
@@ -611,13 +577,11 @@ ROWS = (
          "OpenVINO counts a window that begins behind the end of the input, under ceil_mode",
          "maxpool_2d_ceil_output_size_reduce_by_one"),
     _row("prelu_slopes", "PRelu", _has_unfit_slopes,
-         "OpenVINO takes slopes of one dimension for those of the channels, and may end the process on slopes that do not broadcast",
-         kind="ends the process"),
+         "OpenVINO takes slopes of one dimension for those of the channels, and may end the process on slopes that do not broadcast"),
     _row("top_k", "TopK", _selects_too_many,
-         "OpenVINO fails to load a TopK of no elements, and may end the process on one of more elements than there are",
-         kind="ends the process"),
+         "OpenVINO fails to load a TopK of no elements, and may end the process on one of more elements than there are"),
     _row("unique", "Unique", always,
-         "OpenVINO fails at Unique of no elements or along an axis that the input lacks, or ends the process", kind="ends the process"),
+         "OpenVINO fails at Unique of no elements or along an axis that the input lacks, or ends the process"),
     _row("spread_pixel", "Concat Expand Tile", _spreads_pixel,
          "OpenVINO's {node.op_type} of images of one pixel that another node reads is wrong if channels are last"),
     _row("group_of_parts", "Concat", _groups_parts,
@@ -632,8 +596,7 @@ ROWS = (
     _row("flatten_of_nothing", "Flatten",
          both(may_be_empty(), lambda node, graph: node.attributes.get("axis", 1) not in (0, 1)),
          "OpenVINO gives a Flatten of no elements another shape, and there may be none here"),
-    _row("groups_of_bits", "com.microsoft.MatMulNBits", reads(4), "OpenVINO may end the process on MatMulNBits with g_idx",
-         kind="ends the process"),
+    _row("groups_of_bits", "com.microsoft.MatMulNBits", reads(4), "OpenVINO may end the process on MatMulNBits with g_idx"),
     _row("transposed_open_same", "ConvTranspose",
          both(is_open(), lambda node, graph: str(node.attributes.get("auto_pad")).startswith("SAME")),
          "OpenVINO cuts nothing off a ConvTranspose with auto_pad SAME if a size of its input is open"),
@@ -668,15 +631,15 @@ ROWS = (
          lambda node, graph: any(map(node.attributes.get, ("transBatchA", "transBatchB"))),
          "OpenVINO ignores transBatchA and transBatchB of FusedMatMul"),
     _row("fixed_size_0", "*", _has_fixed_zero,
-         "OpenVINO gives several operators another shape, fails to load them or ends the process if a fixed size is 0",
-         kind="ends the process"),
+         "OpenVINO gives several operators another shape, fails to load them or ends the process if a fixed size is 0"),
     _row("loop_of_constants", "Loop", _is_long_when_compiled,
-         f"OpenVINO runs a Loop of constants when it compiles, here with more than {MOST_ITERATIONS} iterations",
-         kind="never returns"),
-    _row("loop_without_iterations", "Loop", _may_not_run,
+         f"OpenVINO runs a Loop of constants when it compiles, here with more than {MOST_ITERATIONS} iterations"),
+    _row("loop_without_iterations", "Loop",
+         lambda node, graph: any(may_hold(index, lambda value: value < 1)(node, graph) for index in (0, 1)),
          "OpenVINO returns results of an earlier run from a Loop without iterations, and never returns from one with a negative number",
-         "openvino#37247", kind="never returns"),
-    _row("scan_of_nothing", "Scan", _reads_open, "OpenVINO fails at Scan of length 0, and the length may be 0", kind="fails"),
+         "openvino#37247"),
+    _row("scan_of_nothing", "Scan", lambda node, graph: any(is_open(index)(node, graph) for index in range(len(node.inputs))),
+         "OpenVINO fails at Scan of length 0, and the length may be 0"),
     _row("hardmax_of_open_sizes", "Hardmax", is_open(),
          "OpenVINO loses the shape of a Hardmax of no elements, and sizes are open"),
     _row("nearest_pixel", "Resize Upsample", _may_miss_pixels,
@@ -708,7 +671,7 @@ QUANTIZED_ROWS = (
          "OpenVINO multiplies filters by the scales of QLinearConv along the input channels"),
     _row("quantized_pair", _TO_CODES,
          lambda node, graph: getattr(_pass_over(node.inputs[0], graph), "op_type", "") == "DequantizeLinear",
-         "OpenVINO may end the process on a QuantizeLinear of what was dequantized", kind="ends the process"),
+         "OpenVINO may end the process on a QuantizeLinear of what was dequantized"),
     _row("quantized_to_words", _TO_CODES, lambda node, graph: dtype_of_value(node.outputs[0], graph) in ("int16", "uint16"),
          "OpenVINO does not saturate what it quantizes to 16 bits"),
 )

@@ -107,14 +107,9 @@ def _name_input(operation: Any) -> str | None:
 def _find_input(names: list[str], network: Network) -> str | None:
     """Returns the input of a parameter, which has the input's name or, renamed by the engine, the name of a value that copies the input."""
     for name in names:
-        seen: set[str] = set()
-        while name not in network.index_of_input:
-            node = network.find_producer(name)
-            if node is None or name in seen or not node.inputs:
-                break
-            seen.add(name)
-            # A node that copies a value copies its first input.
+        # A node that copies a value copies its first input.
+        while name not in network.index_of_input and (node := network.find_producer(name)) is not None and node.inputs:
             name = node.inputs[0]
-        else:
+        if name in network.index_of_input:
             return name
     return None

@@ -15,7 +15,7 @@ from hetero_core.engines.probing import NodeProber, join_networks
 from hetero_core.network.graph import Network, Node
 from hetero_core.network.types import TensorType
 from hetero_openvino.conversion import TYPE_NAMES, find_type_fault, read_model
-from hetero_openvino.engine import OpenvinoEngine, exact_precision
+from hetero_openvino.engine import EXACT_PRECISION, OpenvinoEngine
 
 
 class EngineRefusal(str):
@@ -70,7 +70,7 @@ class OpenvinoProber:
             fault = self._find_result_fault(network, list(model.outputs))
             if fault:
                 return fault
-            self._engine.core.compile_model(model, self._device, dict(exact_precision()))
+            self._engine.core.compile_model(model, self._device, EXACT_PRECISION)
         except Exception as error:  # noqa: BLE001  # any error of the engine is its answer
             return EngineRefusal(f"OpenVINO {self._engine.version} on {self._device}: {shorten_message(str(error))}")
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,12 @@ class TorchProcessors:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._working: dict[str, Any] | None = None
         self.version = str(torch.__version__)
 
+    @cache  # noqa: B019  # one object per Core and registered name
     def list_working(self) -> Mapping[str, Any]:
         """Returns the places that ran the probe, `torch.device` by id, the processor first. Accelerators are tried once."""
-        if self._working is None:
-            self._working = {name: place for name, place in self._list_all() if _find_fault(self._torch, place) is None}
-        return self._working
+        return {name: place for name, place in self._list_all() if _find_fault(self._torch, place) is None}
 
     def find(self, device_id: str) -> Any:
         """Returns the `torch.device` of an id; "" is the processor."""

@@ -19,7 +19,7 @@ import torch
 from hetero_core.engines.known_errors import find_error
 from hetero_core.errors import enumerate_choices
 from hetero_core.kernels.registry import NO_EXTENSIONS, TOOLKIT, Dtypes, KernelRecord, find_refusals
-from hetero_core.kernels.tables import KernelTable, Key
+from hetero_core.kernels.tables import KernelTable
 from hetero_core.network.graph import EMPTY, Graph, Node
 from hetero_core.network.types import TensorType, ValueType
 from hetero_torch import operators
@@ -100,24 +100,15 @@ def find_operator(node: Node) -> Operator | None:
 class TorchTable(KernelTable):
     """The toolkit's kernels as a program of this device binds them: on tensors by PyTorch, on arrays of the host by the toolkit."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._records: dict[Key, KernelRecord | None] = {}
-
     def find(self, node: Node) -> KernelRecord | None:
         """Returns the kernel of a node."""
         key = (node.domain, node.op_type, node.since_version)
-        if key not in self._records:
-            record = TOOLKIT.find(node)
-            self._records[key] = None if record is None else _adapt(record, node)
-        return self._records[key]
-
-    def read(self) -> Mapping[Key, KernelRecord]:
-        """Returns the toolkit's kernels, which name the operators and versions."""
-        return TOOLKIT.read()
+        if key not in self._entries and (record := TOOLKIT.find(node)) is not None:
+            self._entries[key] = _adapt(record, node)
+        return super().find(node)
 
 
-TORCH_KERNELS = TorchTable()
+TORCH_KERNELS = TorchTable(base=TOOLKIT)
 
 
 def _adapt(record: KernelRecord, node: Node) -> KernelRecord:
@@ -187,10 +178,18 @@ def find_torch_refusals(
         reason = next((f"value '{name}' of {node.operator} {fault}" for name, fault in faults if fault is not None), None)
         if reason is not None or (node.domain, node.op_type) in extensions:
             return reason
-        return _refuse_operator(node, [graph.type_of(name) if name else None for name in node.inputs], shares_memory=shares_memory)
+        own = find_operator(node)
+        if own is not None:
+            types = [graph.type_of(name) if name else None for name in node.inputs]
+            return None if own.refuse is None else own.refuse(node, types)
+        record = TOOLKIT.find(node)
+        # Bodies compute on tensors, so that a kernel with bodies cannot run on the host.
+        runs_on_host = shares_memory and record is not None and not record.bodies
+        is_claimed = runs_on_host or (not node.domain and node.op_type in TENSOR_KERNELS)
+        return None if is_claimed else f"there is no function of PyTorch for {node.operator}; HETERO:TORCH,CPU runs it on CPU"
 
-    own = {node.name: reason for node in network.nodes if (reason := find_error(node, network, check)) is not None}
-    return own | find_refusals(network, extensions=extensions, dtypes=dtypes, table=TORCH_KERNELS)
+    reasons = {node.name: reason for node in network.nodes if (reason := find_error(node, network, check)) is not None}
+    return reasons | find_refusals(network, extensions=extensions, dtypes=dtypes, table=TORCH_KERNELS)
 
 
 def _refuse_type(value_type: ValueType | None, dtypes: Dtypes) -> str | None:
@@ -201,26 +200,3 @@ def _refuse_type(value_type: ValueType | None, dtypes: Dtypes) -> str | None:
     if value_type.dtype is None:
         return "has no element type that is known before it runs"
     return None if value_type.dtype in dtypes else f"has dtype {value_type.dtype}; this device has {enumerate_choices(dtypes)}"
-
-
-def _refuse_operator(node: Node, types: Types, *, shares_memory: bool) -> str | None:
-    own = find_operator(node)
-    if own is not None:
-        return None if own.refuse is None else own.refuse(node, types)
-    record = TOOLKIT.find(node)
-    # Bodies compute on tensors, so that a kernel with bodies cannot run on the host.
-    runs_on_host = shares_memory and record is not None and not record.bodies
-    is_claimed = runs_on_host or (not node.domain and node.op_type in TENSOR_KERNELS)
-    return None if is_claimed else f"there is no function of PyTorch for {node.operator}; HETERO:TORCH,CPU runs it on CPU"
-
-
-def dtype_of(types: Types, index: int) -> str | None:
-    """Returns the element type of an input, None for an absent input."""
-    value_type = types[index] if index < len(types) else None
-    return value_type.dtype if isinstance(value_type, TensorType) else None
-
-
-def rank_of(types: Types, index: int) -> int | None:
-    """Returns the rank of an input, None if it is not known."""
-    value_type = types[index] if index < len(types) else None
-    return None if not isinstance(value_type, TensorType) or value_type.shape is None else len(value_type.shape)

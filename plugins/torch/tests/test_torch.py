@@ -185,7 +185,7 @@ def test_function_has_attributes_and_defaults_of_the_toolkit(op_type: str, since
     if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
         return
     refused = {"output_shape"} if op_type == "ConvTranspose" else set()
-    defaults = {each.name: each.default for each in parameters if each.kind == each.KEYWORD_ONLY}
+    defaults = {each.name: each.default for each in parameters if each.kind == each.KEYWORD_ONLY or each.name in expected}
     assert expected.keys() - defaults.keys() <= refused
     for name, default in defaults.items():
         if name in expected and default is not inspect.Parameter.empty:

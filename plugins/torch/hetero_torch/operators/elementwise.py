@@ -63,13 +63,9 @@ def div(a: Tensor, b: Tensor) -> Tensor:
     """Returns a / b; integers truncate toward zero, and a division by 0 gives 0. Source: ONNX Div-14."""
     if a.is_floating_point():
         return torch.div(a, b)
-    quotient = torch.div(a, torch.where(_is_trapped(b), 1, b), rounding_mode="trunc")
-    negated = torch.where(b == 0, torch.zeros_like(quotient), -a) if b.dtype != torch.uint8 else torch.zeros_like(quotient)
-    return torch.where(_is_trapped(b), negated, quotient)
-
-
-def _is_trapped(b: Tensor) -> Tensor:
-    return b == 0 if b.dtype == torch.uint8 else (b == 0) | (b == -1)
+    is_trapped = b == 0 if b.dtype == torch.uint8 else (b == 0) | (b == -1)
+    quotient = torch.div(a, torch.where(is_trapped, 1, b), rounding_mode="trunc")
+    return torch.where(is_trapped, torch.where(b == 0, 0, -a), quotient)
 
 
 @operator("Pow", 7, 12, 13, 15, dtypes=NUMBERS, widens=True)

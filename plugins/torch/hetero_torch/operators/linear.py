@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from hetero_core.kernels.windows import lay_windows
 from hetero_core.network.graph import Node
-from hetero_torch.table import FLOATS, Types, operator, rank_of
+from hetero_core.network.types import rank_of
+from hetero_torch.table import FLOATS, Types, operator
 
 Sizes = tuple[int, ...]
 _CONVOLUTIONS = {3: functional.conv1d, 4: functional.conv2d, 5: functional.conv3d}
@@ -45,7 +46,7 @@ def einsum(*inputs: Tensor, equation: str) -> Tensor:
 
 def refuse_rank(node: Node, types: Types) -> str | None:
     """Refuses images of ranks beyond 3, 4 and 5: PyTorch has windows over one, two and three axes."""
-    rank = next((known for index in (0, 1) if (known := rank_of(types, index)) is not None), None)
+    rank = next((rank for value_type in types[:2] if (rank := rank_of(value_type)) is not None), None)
     if rank is None and "kernel_shape" in node.attributes:
         rank = 2 + len(node.attributes["kernel_shape"])
     return None if rank in (3, 4, 5) else f"input '{node.inputs[0]}' of {node.operator} has rank {rank}; implemented: 3, 4, 5"
@@ -58,7 +59,7 @@ def conv(
     """Returns the cross-correlation of x with w, plus b for each output channel. Source: ONNX Conv-22."""
     windows = lay_windows(tuple(x.shape[2:]), tuple(w.shape[2:]), dilations=dilations, **geometry)
     padding = tuple(begin for begin, _ in windows.pads)
-    if min((*padding, *(end for _, end in windows.pads)), default=0) < 0 or any(begin != end for begin, end in windows.pads):
+    if any(begin != end or begin < 0 for begin, end in windows.pads):
         x, padding = functional.pad(x, flatten_pads(windows.pads)), (0,) * len(padding)
     return _CONVOLUTIONS[x.ndim](x, w, b, windows.strides, padding, windows.dilations, group)
 

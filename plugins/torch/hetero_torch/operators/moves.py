@@ -13,7 +13,7 @@ from hetero_core.kernels.operators.layout import clamp, find_sources
 from hetero_core.kernels.precision import integers_of, normalize_axes, normalize_axis
 from hetero_core.network.graph import Node
 from hetero_torch.arrays import torch_dtype
-from hetero_torch.table import Types, dtype_of, operator
+from hetero_torch.table import Types, operator
 
 
 @operator("Slice", 10, 11, 13)
@@ -55,8 +55,7 @@ def pad(x: Tensor, pads: Any, constant_value: Tensor | None = None, axes: Any = 
 
 def _refuse_two_roundings(node: Node, types: Types) -> str | None:
     """Refuses float64 to float16, which PyTorch rounds to float32 on its way."""
-    target = dtype_of_onnx(node.attributes["to"]) if "to" in node.attributes else dtype_of(types, 1)
-    if dtype_of(types, 0) == "float64" and target == "float16":
+    if getattr(types[0], "dtype", None) == "float64" and dtype_of_onnx(node.attributes["to"]) == "float16":
         return f"PyTorch rounds twice from float64 to float16, by way of float32, which {node.operator} does not"
     return None
 

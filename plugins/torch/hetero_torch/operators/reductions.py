@@ -1,4 +1,4 @@
-"""Reductions, with the axes as attribute (older versions) or as an array of the host (newer versions)."""
+"""Reductions, with the axes as attribute (older versions) or as an array of the host (newer versions), both of them `axes`."""
 
 from __future__ import annotations
 
@@ -41,38 +41,29 @@ def _find_extreme(x: Tensor, axes: Axes, keepdim: bool, *, largest: bool) -> Ten
     return torch.full(sizes, value, dtype=x.dtype, device=x.device)
 
 
-# Operator, formula, versions with the axes as attribute, versions with the axes as input, types.
-_REDUCTIONS: tuple[tuple[str, Formula, tuple[int, ...], tuple[int, ...], Dtypes], ...] = (
-    ("ReduceSum", _sum, (1, 11), (13,), NUMBERS),
-    ("ReduceL1", lambda x, axes, keepdim: _sum(x.abs(), axes, keepdim), (1, 11, 13), (18,), NUMBERS),
-    ("ReduceL2", lambda x, axes, keepdim: torch.sqrt(_sum(x * x, axes, keepdim)), (1, 11, 13), (18,), FLOATS),
-    ("ReduceLogSum", lambda x, axes, keepdim: torch.log(_sum(x, axes, keepdim)), (1, 11, 13), (18, 28), FLOATS),
-    ("ReduceLogSumExp", lambda x, axes, keepdim: torch.logsumexp(x, axes, keepdim=keepdim), (1, 11, 13), (18, 28), FLOATS),
-    ("ReduceMax", partial(_find_extreme, largest=True), (1, 11, 12, 13), (18, 20), NUMBERS | {"bool"}),
-    ("ReduceMean", lambda x, axes, keepdim: torch.mean(x, axes, keepdim=keepdim), (1, 11, 13), (18,), FLOATS),
-    ("ReduceMin", partial(_find_extreme, largest=False), (1, 11, 12, 13), (18, 20), NUMBERS | {"bool"}),
-    ("ReduceProd", _product, (1, 11, 13), (18,), NUMBERS),
-    ("ReduceSumSquare", lambda x, axes, keepdim: _sum(x * x, axes, keepdim), (1, 11, 13), (18,), NUMBERS),
+_REDUCTIONS: tuple[tuple[str, Formula, Dtypes], ...] = (
+    ("ReduceSum", _sum, NUMBERS),
+    ("ReduceL1", lambda x, axes, keepdim: _sum(x.abs(), axes, keepdim), NUMBERS),
+    ("ReduceL2", lambda x, axes, keepdim: torch.sqrt(_sum(x * x, axes, keepdim)), FLOATS),
+    ("ReduceLogSum", lambda x, axes, keepdim: torch.log(_sum(x, axes, keepdim)), FLOATS),
+    ("ReduceLogSumExp", lambda x, axes, keepdim: torch.logsumexp(x, axes, keepdim=keepdim), FLOATS),
+    ("ReduceMax", partial(_find_extreme, largest=True), NUMBERS | {"bool"}),
+    ("ReduceMean", lambda x, axes, keepdim: torch.mean(x, axes, keepdim=keepdim), FLOATS),
+    ("ReduceMin", partial(_find_extreme, largest=False), NUMBERS | {"bool"}),
+    ("ReduceProd", _product, NUMBERS),
+    ("ReduceSumSquare", lambda x, axes, keepdim: _sum(x * x, axes, keepdim), NUMBERS),
 )
+"""Operator, formula, types."""
 
 
-def _reduce(x: Tensor, axes: Axes, keepdims: int, formula: Formula, *, reduces_nothing: bool) -> Tensor:
-    if not axes and not reduces_nothing:
-        axes = tuple(range(x.ndim))
-    if not axes:
-        # PyTorch takes no axes for all of them: each element is reduced along an axis of its own.
-        return formula(x.unsqueeze(0), (0,), False)
-    return formula(x, normalize_axes(axes, x.ndim), keepdims == 1)
-
-
-def _register(op_type: str, formula: Formula, by_attribute: tuple[int, ...], by_input: tuple[int, ...], dtypes: Dtypes) -> None:
-    @operator(op_type, *by_attribute, dtypes=dtypes, widens=True)
-    def reduce_by_attribute(x: Tensor, *, axes: Axes | None = None, keepdims: int = 1) -> Tensor:
-        return _reduce(x, axes or (), keepdims, formula, reduces_nothing=False)
-
-    @operator(op_type, *by_input, dtypes=dtypes, widens=True)
-    def reduce_by_input(x: Tensor, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
-        return _reduce(x, integers_of(axes), keepdims, formula, reduces_nothing=noop_with_empty_axes == 1)
+def _register(op_type: str, formula: Formula, dtypes: Dtypes) -> None:
+    @operator(op_type, dtypes=dtypes, widens=True)
+    def reduce(x: Tensor, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Tensor:
+        named = integers_of(axes) or (() if noop_with_empty_axes == 1 else tuple(range(x.ndim)))
+        if not named:
+            # PyTorch takes no axes for all of them: each element is reduced along an axis of its own.
+            return formula(x.unsqueeze(0), (0,), False)
+        return formula(x, normalize_axes(named, x.ndim), keepdims == 1)
 
 
 for _row in _REDUCTIONS:
