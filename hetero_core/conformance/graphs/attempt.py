@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
-from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, name_pair
-from hetero_core.conformance.graphs.drawing import DrawnGraph, draw_graph
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, name_pair, require_refusal
+from hetero_core.conformance.graphs.drawing import draw_graph
 from hetero_core.conformance.graphs.judgement import Expectation, Reference
 from hetero_core.debugging.divergence import expose_values
 from hetero_core.debugging.reduction import reduce_network
@@ -28,7 +28,6 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.network.writer import network_to_proto
 
 if TYPE_CHECKING:
-    from hetero_core.contract import QueryResult
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -60,11 +59,8 @@ class Way:
     pins: Mapping[str, str] = field(default_factory=dict)
 
 
-class Failure(NamedTuple):
-    """A failure, and the way to run the graph that showed it."""
-
-    way: Way
-    text: str
+Failure = tuple[Way, str]
+"""A way to run a graph, and the failure that it showed."""
 
 
 class Trial:
@@ -78,7 +74,7 @@ class Trial:
 
     def find_failure(self, core: Core, ways: Sequence[Way]) -> Failure | None:
         """Returns the first failure among these ways, or None."""
-        failures = (Failure(way, text) for way in ways if (text := self._try_way(core, way)) is not None)
+        failures = ((way, text) for way in ways if (text := self._try_way(core, way)) is not None)
         return next(failures, None)
 
     def find_dispute(self) -> str | None:
@@ -152,35 +148,25 @@ def try_graph(core: Core, subject: Subject, seed: int) -> GraphOutcome:
     drawn = draw_graph(seed)
     network = core.read_network(drawn.model)
     result = core.query_network(network, subject.device)
-    ways = [] if result.refused else _list_whole(core, subject)
+    conclude = partial(GraphOutcome, seed, drawn.family)
+    try:
+        refusal = require_refusal(core, network, subject.device, result) if result.refused else ""
+    except CheckFailed as failed:
+        return conclude(WRONG, str(failed), network)
+    ways = [] if refusal else _list_whole(core, subject)
     ways += _list_splits(core, subject, network, seed)
-    if result.refused:
-        problem = find_broken_refusal(core, network, subject.device, result)
-        if problem is not None:
-            return GraphOutcome(seed, drawn.family, WRONG, problem, network)
-    if not ways:
-        return _refuse(drawn, network, result)
     trial = Trial(network, drawn.feeds)
-    dispute = trial.find_dispute()
+    dispute = trial.find_dispute() if ways else None
     if dispute is not None:
-        return GraphOutcome(seed, drawn.family, DISPUTED, f"the oracles do not agree: {dispute}")
+        return conclude(DISPUTED, f"the oracles do not agree: {dispute}")
     failure = trial.find_failure(core, ways)
-    if failure is not None:
-        return _conclude(core, drawn, trial, failure)
-    return _refuse(drawn, network, result) if result.refused else GraphOutcome(seed, drawn.family, RIGHT)
-
-
-def _refuse(drawn: DrawnGraph, network: Network, result: QueryResult) -> GraphOutcome:
-    first, reason = next(iter(result.refused.items()))
-    return GraphOutcome(drawn.seed, drawn.family, REFUSED, f"{network.node(first).label}: {reason}")
-
-
-def _conclude(core: Core, drawn: DrawnGraph, trial: Trial, failure: Failure) -> GraphOutcome:
-    network, failure = shrink(core, trial, failure)
-    pins = {name: device for name, device in failure.way.pins.items() if name in network.index_of_node}
+    if failure is None:
+        return conclude(REFUSED if refusal else RIGHT, refusal)
+    way = failure[0]
+    smallest, text = shrink(core, trial, failure)
+    pins = {name: device for name, device in way.pins.items() if name in smallest.index_of_node}
     placed = f", with {pins}" if pins else ""
-    reason = f"seed {drawn.seed}, {drawn.family}, on {failure.way.device} ({failure.way.name}{placed}): {failure.text}"
-    return GraphOutcome(drawn.seed, drawn.family, WRONG, reason, network)
+    return conclude(WRONG, f"seed {seed}, {drawn.family}, on {way.device} ({way.name}{placed}): {text}", smallest)
 
 
 def _list_whole(core: Core, subject: Subject) -> list[Way]:
@@ -244,40 +230,37 @@ MOST_NUMBERS = 16
 """Constants of more elements are written as inputs."""
 
 
-def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, Failure]:
-    """Returns the smallest part that fails when run the same way, with its failure.
+def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, str]:
+    """Returns the smallest part that fails when run the same way, with the text of its failure.
 
     Values that cross from the rest of the graph into the part become inputs, with the values that the toolkit computed.
     """
+    way, latest = failure
     recorded = [record_values(trial.network, feed) for feed in trial.feeds]
-    failures = {id(trial.network): failure}
 
     def fails(part: Network) -> bool:
+        nonlocal latest
         if part is trial.network:
             return True
-        part_failure = find_failure(core, part, recorded, failure.way)
-        if part_failure is not None and _kind(part_failure.text) == _kind(failure.text):
-            failures[id(part)] = part_failure
-            parts.append(part)
-            return True
-        return False
+        text = find_failure(core, part, recorded, way)
+        if text is None or _kind(text) != _kind(latest):
+            return False
+        latest = text
+        return True
 
-    parts: list[Network] = []
-    smallest = reduce_network(trial.network, fails)
-    return smallest, failures[id(smallest)]
+    return reduce_network(trial.network, fails), latest
 
 
-def find_failure(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> Failure | None:
+def find_failure(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> str | None:
     """Returns the failure of a part that is run in this way; None if it passes or cannot be run."""
     if any(spec.name not in values for values in recorded for spec in part.inputs):
         return None
     try:
         trial = Trial(part, recorded)
-        if trial.find_dispute() is not None:
-            return None
+        failure = None if trial.find_dispute() is not None else trial.find_failure(core, [way])
     except HeteroError:
         return None
-    return trial.find_failure(core, [way])
+    return None if failure is None else failure[1]
 
 
 def record_values(network: Network, feed: Mapping[str, Any]) -> dict[str, Any]:
