@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections import UserDict
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from hetero_core.conformance.check import (
     require_error,
     require_same,
 )
-from hetero_core.conformance.samples import load_sample, make_mixed, make_sample, read_text
+from hetero_core.conformance.samples import export_bytes, load_sample, make_mixed, make_sample, read_text
 from hetero_core.contract import Extension
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, read_host_memory
 from hetero_core.devices.threads import share_threads
@@ -141,9 +140,7 @@ def own_keys_are_read(context: CheckContext) -> None:
         loaded = context.load(sample.network, {"PERF_COUNT": True})
         loaded.infer(sample.draw(context.seed))
         if "export" in context.facts.capabilities:
-            stream = io.BytesIO()
-            loaded.export_network(stream)
-            context.import_blob(stream.getvalue())
+            context.import_blob(export_bytes(loaded))
     unread = sorted(set(context.facts.keys) - names)
     require_equal(unread, [], "the keys that the device declares and never reads from `config`, which are ignored")
 
@@ -284,12 +281,10 @@ def export_is_named_where_it_works(context: CheckContext) -> None:
     if not is_named:
         return
     loaded = core.load_network(make_sample(context, "chain").network, device)
-    stream = io.BytesIO()
     try:
-        loaded.export_network(stream)
+        require(export_bytes(loaded), "the blob is empty")
     except NotImplementedByDeviceError as error:
         raise CheckFailed(f"EXPORT_IMPORT is named, and the device cannot export: {error}") from error
-    require(stream.tell(), "the blob is empty")
 
 
 # Facts that programs rely on: identity, batch limit and memory of a device are correct and do not change between reads.

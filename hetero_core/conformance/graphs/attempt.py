@@ -6,7 +6,6 @@ Check i of the level draws the graph of seed SEED + i; SEED is the seed of the r
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import onnx
 from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, name_pair, require_refusal
 from hetero_core.conformance.graphs.drawing import draw_graph
 from hetero_core.conformance.graphs.judgement import Expectation, Reference
+from hetero_core.conformance.samples import export_bytes
 from hetero_core.debugging.divergence import expose_values
 from hetero_core.debugging.reduction import reduce_network
 from hetero_core.devices.names import parse_device_name, split_device_list
@@ -100,10 +100,9 @@ class Trial:
         loaded = core.load_network(network, way.device, dict(way.config))
         if not way.is_imported:
             return loaded
-        stream = io.BytesIO()
         with loaded:
-            loaded.export_network(stream)
-        return core.import_network(stream.getvalue(), way.device)
+            blob = export_bytes(loaded)
+        return core.import_network(blob, way.device)
 
     def _run(self, loaded: ExecutableNetwork, way: Way) -> str | None:
         request = loaded.create_infer_request()
