@@ -44,8 +44,6 @@ UNARY: Mapping[str, Formula] = {
 }
 BINARY: Mapping[str, Formula] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum, "MatMul": np.matmul}
 TYPES: Mapping[str, Any] = {"float": np.float32, "float16": np.float16, "double": np.float64, "int32": np.int32}
-ONNX_WORDS: Mapping[str, str] = {np.dtype(dtype).name: word for word, dtype in TYPES.items()}
-"""Element type -> its word in ONNX's text."""
 
 WAIT_SECONDS = 120.0
 """Seconds that a run of four numbers may take before the device counts as hanging."""

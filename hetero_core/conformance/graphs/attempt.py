@@ -74,23 +74,23 @@ class Trial:
 
     def find_failure(self, core: Core, ways: Sequence[Way]) -> Failure | None:
         """Returns the first failure among these ways, or None."""
-        failures = ((way, text) for way in ways if (text := self._try_way(core, way)) is not None)
-        return next(failures, None)
+        for way in ways:
+            try:
+                with self._load(core, way) as loaded:
+                    text = self._run(loaded, way)
+            except UnsupportedNodesError as error:
+                # The query covers the whole network; a device may take a node as part of a fusion and refuse it alone in a split.
+                text = None if way.pins else f"{type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001  # a device may raise anything; the error is the failure
+                text = f"{type(error).__name__}: {error}"
+            if text is not None:
+                return way, text
+        return None
 
     def find_dispute(self) -> str | None:
         """Returns the first disagreement of ONNX Runtime and the reference about a run, or None."""
         disputes = (expectation.describe_dispute() for expectation in self.expectations)
         return next((text for text in disputes if text is not None), None)
-
-    def _try_way(self, core: Core, way: Way) -> str | None:
-        try:
-            with self._load(core, way) as loaded:
-                return self._run(loaded, way)
-        except UnsupportedNodesError as error:
-            # The query covers the whole network; a device may take a node as part of a fusion and refuse it alone in a split.
-            return None if way.pins else f"{type(error).__name__}: {error}"
-        except Exception as error:  # noqa: BLE001  # a device may raise anything; the error is the failure
-            return f"{type(error).__name__}: {error}"
 
     def _load(self, core: Core, way: Way) -> ExecutableNetwork:
         """Returns the network loaded for this way."""
@@ -189,21 +189,17 @@ def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> l
         device, children = name_pair(subject.device, subject.reference), (subject.device, subject.reference)
     else:
         return []
-    pins = draw_pins(core, network, children, Random(f"{seed} split"))
-    if not pins:
+    claims = {child: core.query_network(network, child).supported for child in children}
+    able = {node.name: [child for child in children if node.name in claims[child]] for node in network.nodes}
+    if not all(able.values()):
         return []
+    random = Random(f"{seed} split")
+    pins = {name: random.choice(takers) for name, takers in able.items()}
     config = dict(subject.config or {})
     return [
         Way("split", device, config, pins=pins),
         Way("split, imported, preset outputs", device, config, True, subject.exports, pins),
     ]
-
-
-def draw_pins(core: Core, network: Network, devices: Sequence[str], random: Random) -> dict[str, str]:
-    """Returns a device for each node, drawn among the devices that take the node; empty if all devices refuse a node."""
-    claims = {device: core.query_network(network, device).supported for device in devices}
-    able = {node.name: [device for device in devices if node.name in claims[device]] for node in network.nodes}
-    return {name: random.choice(takers) for name, takers in able.items()} if all(able.values()) else {}
 
 
 @cache

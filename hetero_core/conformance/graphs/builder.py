@@ -75,8 +75,8 @@ class DrawnValue:
 
 
 Operand = Any
-"""An input of a node: a DrawnValue, "" for an absent input, or a constant: an array, a number of the graph's floating-point type, or a
-tuple of int64, such as axes and shapes."""
+"""An input of a node: a DrawnValue, "" for an absent input, or a constant: an array, a Python number, which gets the graph's
+floating-point type, or a tuple of int64, such as axes and shapes."""
 
 
 class GraphBuilder:

@@ -602,10 +602,11 @@ def grow_quantize(b: GraphBuilder) -> None:
         b.node("DequantizeLinear", y, scale, zero)
 
 
-def grow_dequantize(b: GraphBuilder) -> None:
-    """Adds DequantizeLinear of bytes or of int32 sums."""
-    x = b.pick(lambda value: value.dtype in (*BYTES, "int32"))
-    b.node("DequantizeLinear", x, *((np.array(1e-4, np.float32),) if x.dtype == "int32" else _draw_scale(b, x.dtype)))
+# Bytes, or sums of int32.
+grow_dequantize = one_of(
+    lambda b: b.pick(lambda value: value.dtype in (*BYTES, "int32")),
+    lambda b, x: b.node("DequantizeLinear", x, *((np.float32(1e-4),) if x.dtype == "int32" else _draw_scale(b, x.dtype))),
+)
 
 
 def grow_dynamic(b: GraphBuilder) -> None:
@@ -650,7 +651,7 @@ def grow_integer_product(b: GraphBuilder) -> None:
         return
     sizes = (outputs,) if attributes and b.chance(0.4) else ()
     weight_scale = np.asarray(b.random.random(sizes) * 0.01 + 0.005).astype(np.float32)
-    result = (0.02 * math.sqrt(weight.size // outputs), np.array(128 if x.dtype == "uint8" else 0, x.dtype))
+    result = (np.float32(0.02 * math.sqrt(weight.size // outputs)), np.array(128 if x.dtype == "uint8" else 0, x.dtype))
     bias = (b.random.integers(-500, 500, outputs).astype(np.int32),) if attributes and b.chance(0.5) else ()
     operator = "QLinearConv" if attributes else "QLinearMatMul"
     b.node(operator, x, scale, zero, weight, weight_scale, np.zeros(sizes, np.int8), *result, *bias, **attributes)
@@ -660,7 +661,7 @@ def grow_qdq(b: GraphBuilder) -> None:
     """Adds a convolution or a product in the QDQ form: dequantized bytes and weights in, quantized result out."""
     x = pick_bytes(b, 2, 3, 4)
     wide, (bytes_of_weight, _, attributes) = b.node("DequantizeLinear", x, *_draw_scale(b, x.dtype)), _draw_operator(b, x)
-    weight = b.node("DequantizeLinear", bytes_of_weight, 0.01, np.array(0, np.int8))
+    weight = b.node("DequantizeLinear", bytes_of_weight, np.float32(0.01), np.array(0, np.int8))
     y = b.node("Conv" if attributes else "MatMul", wide, weight, **attributes)
     y = b.node("Relu", y) if attributes and b.chance(0.5) else y
     b.values.remove(weight)
@@ -757,9 +758,11 @@ def draw_graph(seed: int) -> DrawnGraph:
     start, operators = FAMILIES[family]
     start(b)
     grow(b, operators, int(random.integers(3, 31)))
-    read = {name for node in b.nodes for name in node.input}
-    constants = {name: array for name, array in b.initializers.items() if name in read}
-    model = b.make_model(b.nodes, b.inputs, choose_outputs(b), constants, f"{family}_{seed}")
+    results = [value for value in b.values if value not in b.inputs]
+    # All unread values, at times also inner values and an input.
+    outputs = [value for value in results if value.name not in b.reads or b.chance(0.06)]
+    outputs += [b.choose(*b.inputs)] if b.chance(0.08) else []
+    model = b.make_model(b.nodes, b.inputs, b.shuffle(*outputs), b.initializers, f"{family}_{seed}")
     return DrawnGraph(seed, family, model, tuple({value.name: value.arrays[run] for value in b.inputs} for run in range(RUNS)))
 
 
@@ -773,15 +776,6 @@ def grow(b: GraphBuilder, operators: Operators, count: int) -> None:
             operators[int(b.random.choice(len(operators), p=weights / weights.sum()))][1](b)
         except NotApplicable:
             continue  # nodes that were added before stay in the graph; their unread values become outputs
-
-
-def choose_outputs(b: GraphBuilder) -> list[DrawnValue]:
-    """Returns the outputs: all unread values, at times also inner values and an input, in random order."""
-    results = [value for value in b.values if value not in b.inputs]
-    outputs = [value for value in results if value.name not in b.reads or b.chance(0.06)]
-    if b.chance(0.08):
-        outputs.append(b.choose(*b.inputs))
-    return b.shuffle(*outputs)
 
 
 def start_image(b: GraphBuilder) -> None:
