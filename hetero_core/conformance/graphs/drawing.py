@@ -15,6 +15,7 @@ import onnx
 import onnx.parser
 
 from hetero_core.conformance.graphs.builder import RUNS, DrawnValue, GraphBuilder, NotApplicable
+from hetero_core.conformance.samples import TYPES
 
 WIDTHS = (1, 2, 3, 4, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128)
 BYTES = ("uint8", "int8")
@@ -692,7 +693,7 @@ def grow_if(b: GraphBuilder) -> None:
     for operator in ("Add", b.choose("Sub", "Mul", "Max")):
         first, last = b.name("v"), b.name("v")
         nodes = f"{first} = {b.choose(*_INNER)} ({x.name}) {last} = {operator} ({first}, {y.name})"
-        bodies.append(_read_body(b, [], [last], nodes))
+        bodies.append(_read_body(b, [], [_declare(last, x)], nodes))
     b.nodes_outputs("If", [condition], 1, captures=[x, y], then_branch=bodies[0], else_branch=bodies[1])
 
 
@@ -703,7 +704,8 @@ def grow_loop(b: GraphBuilder) -> None:
     count, going, state, still, inner, result, stacked = (b.name("v") for _ in range(7))
     nodes = f"{still} = Identity ({going}) {inner} = {b.choose('Add', 'Sub')} ({state}, {y.name}) "
     nodes += f"{result} = {b.choose('Tanh', 'Sigmoid')} ({inner}) {stacked} = {b.choose(*_INNER)} ({inner})"
-    body = _read_body(b, [count, going, state], [still, result, stacked], nodes)
+    inputs = [f"int64 {count}", f"bool {going}", _declare(state, x)]
+    body = _read_body(b, inputs, [f"bool {still}", _declare(result, x), _declare(stacked, x)], nodes)
     start = np.array(True) if b.chance(0.5) else ""
     b.nodes_outputs("Loop", [np.array(b.integer(1, 5), np.int64), start, x], 2, captures=[y], body=body)
 
@@ -714,14 +716,21 @@ def grow_scan(b: GraphBuilder) -> None:
     state, item, inner, result, stacked = (b.name("v") for _ in range(5))
     nodes = f"{inner} = Add ({state}, {item}) {result} = {b.choose('Tanh', 'Sigmoid')} ({inner}) "
     nodes += f"{stacked} = {b.choose('Mul', 'Sub', 'Max')} ({result}, {item})"
-    body = _read_body(b, [state, item], [result, stacked], nodes)
+    inputs, outputs = ([_declare(name, x, 1) for name in names] for names in ((state, item), (result, stacked)))
+    body = _read_body(b, inputs, outputs, nodes)
     start = b.weight(*map(x.size, range(1, x.rank)))
     directions = [1] if b.chance(0.3) else None
     b.nodes_outputs("Scan", [start, x], 2, body=body, num_scan_inputs=1, scan_input_directions=directions)
 
 
+def _declare(name: str, like: DrawnValue, lacking: int = 0) -> str:
+    """Returns a port of a body: a name with the type of a value that lacks so many leading axes."""
+    word = next(word for word, dtype in TYPES.items() if like.dtype == np.dtype(dtype).name)
+    sizes = ",".join("?" if size is None else str(size) for size in like.shape[lacking:])
+    return f"{word}{f'[{sizes}]' if sizes else ''} {name}"
+
+
 def _read_body(b: GraphBuilder, inputs: Sequence[str], outputs: Sequence[str], nodes: str) -> onnx.GraphProto:
-    """Returns a body whose inputs and outputs have the types that ONNX infers."""
     return onnx.parser.parse_graph(f"{b.name('body')} ({', '.join(inputs)}) => ({', '.join(outputs)}) {{ {nodes} }}")
 
 
