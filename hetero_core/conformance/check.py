@@ -225,26 +225,26 @@ def run_in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
         raise CheckFailed(f"one of {count} threads did not end within {JOIN_SECONDS:g} seconds")
 
 
-def find_broken_refusal(core: Core, network: Network, device: str, result: QueryResult) -> str | None:
-    """Returns the difference between the refusals of load and query; None if nodes and reasons are the same."""
+def require_refusal(core: Core, network: Network, device: str, result: QueryResult) -> str:
+    """Returns the first refused node with its reason. Raises: CheckFailed unless load refuses the nodes of the query for its reasons."""
     try:
         core.load_network(network, device).close()
     except UnsupportedNodesError as error:
-        return _compare(result, error)
-    except Exception as error:  # noqa: BLE001  # a device may raise anything; the error is the result
-        return f"load_network of a refused network raised {type(error).__name__}: {error}; expected UnsupportedNodesError"
-    return f"load_network loads it, though query_network refuses {sorted(result.refused)}"
-
-
-def _compare(result: QueryResult, error: UnsupportedNodesError) -> str | None:
-    if sorted(error.refusals) != sorted(result.refused):
-        return f"query_network refuses {sorted(result.refused)}, load_network {sorted(error.refusals)}"
-    for name, reason in result.refused.items():
-        # A composed device has a reason from each of its devices.
-        reasons = error.refusals[name].values()
-        if not reasons or not all(part in reason for part in reasons):
-            return f"node '{name}': query_network says {reason!r}, load_network says {' and '.join(map(repr, reasons))}"
-    return None
+        if sorted(error.refusals) != sorted(result.refused):
+            raise CheckFailed(f"query_network refuses {sorted(result.refused)}, load_network {sorted(error.refusals)}") from error
+        for name, reason in result.refused.items():
+            # A composed device has a reason from each of its devices.
+            reasons = error.refusals[name].values()
+            if not reasons or not all(part in reason for part in reasons):
+                told = " and ".join(map(repr, reasons))
+                raise CheckFailed(f"node '{name}': query_network says {reason!r}, load_network says {told}") from error
+    except Exception as error:  # a device may raise anything
+        told = f"{type(error).__name__}: {error}"
+        raise CheckFailed(f"load_network of a refused network raised {told}; expected UnsupportedNodesError") from error
+    else:
+        raise CheckFailed(f"load_network loads it, though query_network refuses {sorted(result.refused)}")
+    first, reason = next(iter(result.refused.items()))
+    return f"{network.node(first).label}: {reason}"
 
 
 def name_pair(device: str, other: str) -> str:

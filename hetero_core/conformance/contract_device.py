@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections import UserDict
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from hetero_core.conformance.check import (
     require_error,
     require_same,
 )
-from hetero_core.conformance.samples import load_sample, make_mixed, make_sample, read_text
+from hetero_core.conformance.samples import export_bytes, load_sample, make_mixed, make_sample, read_text
 from hetero_core.contract import Extension
 from hetero_core.devices.processors import FREE_MEMORY, TOTAL_MEMORY, read_host_memory
 from hetero_core.devices.threads import share_threads
@@ -141,9 +140,7 @@ def own_keys_are_read(context: CheckContext) -> None:
         loaded = context.load(sample.network, {"PERF_COUNT": True})
         loaded.infer(sample.draw(context.seed))
         if "export" in context.facts.capabilities:
-            stream = io.BytesIO()
-            loaded.export_network(stream)
-            context.import_blob(stream.getvalue())
+            context.import_blob(export_bytes(loaded))
     unread = sorted(set(context.facts.keys) - names)
     require_equal(unread, [], "the keys that the device declares and never reads from `config`, which are ignored")
 
@@ -242,18 +239,20 @@ NETWORKS_OF_CAPABILITY: Mapping[str, tuple[str, ...]] = {
 """Capability -> networks; a device that names the capability takes at least one of them."""
 
 
+def _query_precision(context: CheckContext, capability: str) -> list[Mapping[str, str]]:
+    """Returns the refusals of each network of a capability."""
+    texts = NETWORKS_OF_CAPABILITY.get(capability, ())
+    return [context.query(read_text(context, text, name=capability.lower())).refused for text in texts]
+
+
 @check("capabilities")
 def named_precision_is_taken(context: CheckContext) -> None:
     """The device takes a common operator in each precision that OPTIMIZATION_CAPABILITIES names."""
-    core, device = context.core, context.device
-    for capability in core.get_metric(device, "OPTIMIZATION_CAPABILITIES"):
-        networks = [read_text(context, text, name=capability.lower()) for text in NETWORKS_OF_CAPABILITY.get(capability, ())]
-        refused = [core.query_network(network, device).refused for network in networks]
+    for capability in context.get_metric("OPTIMIZATION_CAPABILITIES"):
+        refused = _query_precision(context, capability)
         reasons = [reason for each in refused for reason in each.values()][:1]
-        what = (
-            f"OPTIMIZATION_CAPABILITIES names {capability}, and the device takes none of {len(refused)} networks of it: {reasons}"
-        )
-        require(not refused or not all(refused), what)
+        what = f"OPTIMIZATION_CAPABILITIES names {capability}, and the device takes none of {len(refused)} networks of it"
+        require(not refused or not all(refused), f"{what}: {reasons}")
 
 
 @check("capabilities")
@@ -262,12 +261,13 @@ def taken_precision_is_named(context: CheckContext) -> None:
 
     FP16 is left out: engines name it only if the processor computes in it, but take it on every processor.
     """
-    core, device = context.core, context.device
-    named = core.get_metric(device, "OPTIMIZATION_CAPABILITIES")
+    named = context.get_metric("OPTIMIZATION_CAPABILITIES")
     for capability in sorted(NETWORKS_OF_CAPABILITY.keys() - {"FP16", *named}):
-        networks = [read_text(context, text, name=capability.lower()) for text in NETWORKS_OF_CAPABILITY[capability]]
-        what = f"the device takes all {len(networks)} networks of {capability}, and OPTIMIZATION_CAPABILITIES does not name it: {named}"
-        require(any(core.query_network(network, device).refused for network in networks), what)
+        refused = _query_precision(context, capability)
+        what = (
+            f"the device takes all {len(refused)} networks of {capability}, and OPTIMIZATION_CAPABILITIES does not name it: {named}"
+        )
+        require(any(refused), what)
 
 
 @check("capabilities")
@@ -284,12 +284,10 @@ def export_is_named_where_it_works(context: CheckContext) -> None:
     if not is_named:
         return
     loaded = core.load_network(make_sample(context, "chain").network, device)
-    stream = io.BytesIO()
     try:
-        loaded.export_network(stream)
+        require(export_bytes(loaded), "the blob is empty")
     except NotImplementedByDeviceError as error:
         raise CheckFailed(f"EXPORT_IMPORT is named, and the device cannot export: {error}") from error
-    require(stream.tell(), "the blob is empty")
 
 
 # Facts that programs rely on: identity, batch limit and memory of a device are correct and do not change between reads.

@@ -20,20 +20,13 @@ from typing import TYPE_CHECKING
 
 from hetero_core.blobs.container import read_blob, write_blob
 from hetero_core.conformance.check import CheckContext, Skip, check, require, require_equal, require_error, require_same
-from hetero_core.conformance.samples import Arrays, make_sample, make_samples, run_in_own_process
+from hetero_core.conformance.samples import Arrays, export_bytes, make_sample, make_samples, run_in_own_process
 from hetero_core.errors import BlobMismatchError, HeteroError, InputNameError
 from hetero_core.network.border import InputInfo
 from hetero_core.transforms.editing import edit
 
 if TYPE_CHECKING:
     from hetero_core.core import Core
-    from hetero_core.runtime.executable import ExecutableNetwork
-
-
-def _export(loaded: ExecutableNetwork) -> bytes:
-    stream = io.BytesIO()
-    loaded.export_network(stream)
-    return stream.getvalue()
 
 
 def _import_and_run(core: Core, blob: bytes, device: str, inputs: Arrays) -> Arrays:
@@ -46,7 +39,7 @@ def imported_network_is_the_exported_one(context: CheckContext) -> None:
     inputs are still refused."""
     for form, sample in make_samples(context, "chain", "dynamic", "fork", "pair", "constant", "through").items():
         loaded = context.load(sample.network)
-        blob = _export(loaded)
+        blob = export_bytes(loaded)
         with context.make_core() as other:
             imported = other.import_network(blob, context.device)
             for side in ("inputs", "outputs"):
@@ -58,7 +51,7 @@ def imported_network_is_the_exported_one(context: CheckContext) -> None:
             sample.require_right(imported.infer(inputs), inputs, f"'{form}', imported")
             if form != "through":  # whose output is a tensor of its inputs
                 sample.require_started(imported.create_infer_request(), inputs, f"'{form}', imported, an asynchronous run")
-            again = other.import_network(_export(imported), context.device)
+            again = other.import_network(export_bytes(imported), context.device)
             sample.require_right(again.infer(inputs), inputs, f"'{form}', exported, imported, exported and imported")
             require_error(InputNameError, imported.infer, "an unknown input", {"no_such_input": 1})
 
@@ -68,10 +61,10 @@ def export_is_deterministic(context: CheckContext) -> None:
     """Two exports of a loaded network, and exports of two loads in two Cores, have the same bytes in the same sections."""
     for form, sample in make_samples(context, "chain", "pair").items():
         loaded = context.load(sample.network)
-        _, payload = read_blob(_export(loaded))
+        _, payload = read_blob(export_bytes(loaded))
         with context.make_core() as other, other.load_network(sample.network, context.device) as second:
             for what, network in (("exported again", loaded), ("loaded again and exported", second)):
-                _, again = read_blob(_export(network))
+                _, again = read_blob(export_bytes(network))
                 require_equal(sorted(again.sections), sorted(payload.sections), f"the sections of '{form}', {what}")
                 changed = [name for name, section in payload.sections.items() if bytes(section) != bytes(again.sections[name])]
                 what = f"the sections of '{form}', {what}, that have other bytes; the export is not deterministic"
@@ -82,7 +75,7 @@ def export_is_deterministic(context: CheckContext) -> None:
 def payload_of_another_version_is_refused(context: CheckContext) -> None:
     """A blob whose payload has a version that the plugin does not read raises BlobMismatchError: `payload.require_version` is called."""
     sample = make_sample(context, "chain")
-    header, payload = read_blob(_export(context.load(sample.network)))
+    header, payload = read_blob(export_bytes(context.load(sample.network)))
     stream = io.BytesIO()
     write_blob(replace(header, payload_version=payload.version + 1000), payload, stream)
     what = f"a blob whose payload has the version {payload.version + 1000}, not {payload.version}: payload.version is not read"
@@ -117,7 +110,7 @@ def descriptions_come_with_the_blob(context: CheckContext) -> None:
         layouts = {spec.name: InputInfo(layout="WH", model_layout="WH") for spec in sample.network.inputs}
         network = edit(sample.network).with_inputs(layouts)
         loaded = context.load(network)
-        imported = context.import_blob(_export(loaded))
+        imported = context.import_blob(export_bytes(loaded))
         for what in ("input_info", "output_info"):
             require_equal(dict(getattr(imported, what)), dict(getattr(loaded, what)), f"{what} of '{form}', imported")
         imported_layouts = {described.layout for described in imported.input_info.values()}
@@ -148,7 +141,7 @@ def every_choice_comes_with_the_blob(context: CheckContext) -> None:
                 loaded = context.load(sample.network, {name: choice})
             except HeteroError:
                 continue  # this machine or network does not support the choice
-            imported = context.import_blob(_export(loaded))
+            imported = context.import_blob(export_bytes(loaded))
             require_equal(imported.get_config(name), loaded.get_config(name), f"{name} of the import")
             for output, value in loaded.infer(inputs).items():
                 require_same(imported.infer(inputs)[output], value, f"imported under {name}={choice}, output '{output}'")
@@ -160,7 +153,7 @@ def blob_is_for_one_architecture(context: CheckContext) -> None:
     any other architecture, the import raises BlobMismatchError."""
     sample = make_sample(context, "chain")
     loaded = context.load(sample.network)
-    blob = _export(loaded)
+    blob = export_bytes(loaded)
     header, payload = read_blob(blob)
     if not header.architecture:
         raise Skip("the device is made of devices, whose blobs name their own architectures")
@@ -186,7 +179,7 @@ def blob_is_for_one_architecture(context: CheckContext) -> None:
 def pickled_sections_are_marked_as_code(context: CheckContext) -> None:
     """Unpickling executes arbitrary functions, so a pickled section is marked as code and imported only by consent."""
     sample = make_sample(context, "chain")
-    _, payload = read_blob(_export(context.load(sample.network)))
+    _, payload = read_blob(export_bytes(context.load(sample.network)))
     for name, section in payload.sections.items():
         kind = "" if name in payload.code else describe_pickle(bytes(section))
         require(not kind, f"section '{name}' is {kind} and not marked as code in Payload.code")

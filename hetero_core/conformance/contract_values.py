@@ -21,7 +21,7 @@ from hetero_core.conformance.check import (
     require_error,
     skip_declared,
 )
-from hetero_core.conformance.samples import ONNX_WORDS, load_sample, make_sample, make_samples, read_text
+from hetero_core.conformance.samples import TYPES, load_sample, make_sample, make_samples, read_text
 from hetero_core.errors import HeteroError, InferenceError
 from hetero_core.testing.compare import describe_mismatch
 
@@ -312,7 +312,8 @@ class _Case:
     @property
     def graph(self) -> str:
         """The graph; a size of 0 is open."""
-        words = (f"{ONNX_WORDS[x.dtype.name]}[{','.join(str(n or 'K') for n in x.shape)}] {name}" for name, x in self.feeds.items())
+        word_of = {dtype: word for word, dtype in TYPES.items()}
+        words = (f"{word_of[x.dtype.type]}[{','.join(str(n or 'K') for n in x.shape)}] {name}" for name, x in self.feeds.items())
         return f"({', '.join(words)}) => (y) {self.body}"
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
 
-from hetero_core.conformance.check import Check, CheckContext, Skip, find_broken_refusal
-from hetero_core.conformance.operators import PASSED, REFUSED, WRONG, accept_half_steps, require_passed
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, require_refusal
+from hetero_core.conformance.operators import PASSED, REFUSED, WRONG, accept_half_steps
 from hetero_core.dtypes import dtype_of_numpy
 from hetero_core.network.types import TensorType
 from hetero_core.runtime.inputs import fits_shape
@@ -32,15 +32,6 @@ if TYPE_CHECKING:
 
 CASES = 6
 """Cases of each operator."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContribOutcome:
-    """The result of a device on a case of an operator, with the reason unless it passed."""
-
-    operator: str
-    status: str
-    reason: str = ""
 
 
 @cache
@@ -62,7 +53,7 @@ def draw_case(operator: str, index: int, seed: int) -> ContribCase:
     return DRAWS[operator](Generator(np.random.PCG64([seed, index, crc32(operator.encode())])), operator)
 
 
-def check_case(operator: str, index: int, context: CheckContext) -> ContribOutcome:
+def check_case(operator: str, index: int, context: CheckContext) -> None:
     """A drawn case of a contrib operator is computed as ONNX Runtime does, or it is refused by both query and load.
 
     Raises: CheckFailed; Skip for a refusal, and if ONNX Runtime is missing or its version cannot run the case.
@@ -74,25 +65,19 @@ def check_case(operator: str, index: int, context: CheckContext) -> ContribOutco
         expected = run_engine(case)
     except Exception as error:  # another version of the engine may refuse in its own way
         raise Skip(f"the installed ONNX Runtime does not run the case: {type(error).__name__}: {error}") from error
-    outcome = judge_case(operator, case, expected, context.core, context.device)
-    require_passed(outcome.status, outcome.reason, outcome)
-    return outcome
+    judge_case(case, expected, context.core, context.device)
 
 
-def judge_case(operator: str, case: ContribCase, expected: dict[str, Any], core: Core, device: str) -> ContribOutcome:
-    """Returns the outcome of a case on the device; an error of the device becomes an outcome and is not raised."""
-    try:
-        network = core.read_network(make_model(case))
-        result = core.query_network(network, device)
-        if result.refused:
-            problem = find_broken_refusal(core, network, device, result)
-            return ContribOutcome(operator, WRONG if problem else REFUSED, problem or next(iter(result.refused.values())))
-        with core.load_network(network, device) as loaded:
-            outputs = loaded.infer(case.feeds)
-    except Exception as error:  # noqa: BLE001  # a device may raise anything
-        return ContribOutcome(operator, WRONG, f"{type(error).__name__}: {error}")
-    mismatch = _find_mismatch(case, network, outputs, expected)
-    return ContribOutcome(operator, WRONG if mismatch else PASSED, mismatch or "")
+def judge_case(case: ContribCase, expected: dict[str, Any], core: Core, device: str) -> None:
+    """Computes a case on the device. Raises: CheckFailed if it is wrong; Skip with the finding REFUSED; any error of the device."""
+    network = core.read_network(make_model(case))
+    result = core.query_network(network, device)
+    if result.refused:
+        raise Skip(require_refusal(core, network, device, result), REFUSED)
+    with core.load_network(network, device) as loaded:
+        mismatch = _find_mismatch(case, network, loaded.infer(case.feeds), expected)
+    if mismatch is not None:
+        raise CheckFailed(mismatch)
 
 
 def _find_mismatch(case: ContribCase, network: Network, outputs: dict[str, Any], expected: dict[str, Any]) -> str | None:
@@ -118,12 +103,11 @@ def _find_mismatch(case: ContribCase, network: Network, outputs: dict[str, Any],
 
 def count_operators(outcomes: Sequence[Outcome]) -> list[dict[str, Any]] | None:
     """Returns the numbers of passed, refused and wrong cases of each operator; None if no case of the level ran."""
-    counts: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[object]] = {}
     for outcome in outcomes:
         if outcome.check.level == "contrib":
-            finding = outcome.finding
             operator = outcome.check.name.removeprefix("contrib.").rpartition("_")[0]
-            status = finding.status if isinstance(finding, ContribOutcome) else WRONG if outcome.status == "failed" else "skipped"
+            status = {"passed": PASSED, "failed": WRONG}.get(outcome.status, outcome.finding)
             counts.setdefault(operator, Counter())[status] += 1
     if not counts:
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, load_claimed, name_pair
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, load_claimed, name_pair, require_refusal
 from hetero_core.conformance.operators import draws_freely, find_mismatch, list_cases
 from hetero_core.errors import UnsupportedNodesError
 from hetero_core.testing.backend_cases import BackendCase
@@ -21,7 +21,6 @@ from hetero_core.testing.reference_session import open_reference_session
 if TYPE_CHECKING:
     import onnx
 
-    from hetero_core.contract import QueryResult
     from hetero_core.network.graph import Network
     from hetero_core.runtime.executable import ExecutableNetwork
 
@@ -45,26 +44,20 @@ def check_model(name: str, context: CheckContext) -> None:
     """The outputs of a network are those of the oracles, with several sizes in sequence if its batch is symbolic; a partly supported
     network runs on the device and CPU."""
     network = context.core.read_network(make_model(name))
-    result = context.query(network)
-    if result.refused:
-        problem = find_broken_refusal(context.core, network, context.device, result)
-        if problem is not None:
-            raise CheckFailed(problem)
-    with _load(context, network, result) as loaded:
+    with _load(context, network) as loaded:
         require_expected(loaded, name, context.seed)
 
 
-def _load(context: CheckContext, network: Network, result: QueryResult) -> ExecutableNetwork:
+def _load(context: CheckContext, network: Network) -> ExecutableNetwork:
     """Returns the network loaded on the device, or on it and a second device if the device takes only a part.
 
-    Raises: Skip if the device takes no node, or no second device takes the rest.
+    Raises: Skip if the device takes no node, or no second device takes the rest; CheckFailed as `require_refusal`.
     """
+    result = context.query(network)
     if not result.refused:
         return load_claimed(context.core, network, context.device)
-    first = next(iter(result.refused))
-    refusal = (
-        f"{len(result.refused)} of {len(network.nodes)} nodes are refused, {network.node(first).label}: {result.refused[first]}"
-    )
+    first = require_refusal(context.core, network, context.device, result)
+    refusal = f"{len(result.refused)} of {len(network.nodes)} nodes are refused, {first}"
     if not result.supported or "hetero" not in context.facts.capabilities:
         raise Skip(refusal)
     # CPU supports the most operators.
@@ -98,7 +91,7 @@ def find_expected(name: str, seed: int, batch: int | None = None) -> tuple[dict[
         inputs = {key: generator.standard_normal((batch, *array.shape[1:])).astype(array.dtype) for key, array in inputs.items()}
     expected = run_evaluator(model, inputs)
     if find_spec("onnxruntime") is not None:
-        confirmed = run_onnxruntime(model, inputs)
+        confirmed = open_reference_session(model.SerializeToString()).run(None, inputs)
         difference = max(max_relative_difference(output, other) for output, other in zip(confirmed, expected, strict=True))
         if difference > AGREEMENT:
             raise CheckFailed(f"the oracles for '{name}' do not agree: ONNX Runtime differs from the evaluator by {difference:.3g}")
@@ -117,11 +110,6 @@ def require_expected(loaded: ExecutableNetwork, name: str, seed: int, *, what: s
         difference = describe_first_mismatch(loaded.infer(inputs), expected, rtol=AGREEMENT)
         if difference is not None:
             raise CheckFailed(": ".join(filter(None, (what, f"batch {batch}" if batch else "", difference))))
-
-
-def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
-    """Returns the outputs that ONNX Runtime computes without optimizations."""
-    return list(open_reference_session(model.SerializeToString()).run(None, dict(inputs)))
 
 
 def run_evaluator(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:

@@ -23,7 +23,7 @@ from unittest.mock import patch
 import ml_dtypes
 import numpy as np
 
-from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, load_claimed
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, load_claimed, require_refusal
 from hetero_core.conformance.runner import describe_error
 from hetero_core.dtypes import TOLERANCES, bits_of_dtype, dtype_of_numpy
 from hetero_core.errors import HeteroError
@@ -103,16 +103,11 @@ def check_case(case: BackendCase, context: CheckContext) -> CaseOutcome:
     Raises: CheckFailed; Skip for a refusal.
     """
     outcome = judge_case(case, context.core, context.device)
-    require_passed(outcome.status, outcome.reason, outcome)
+    if outcome.status == WRONG:
+        raise CheckFailed(outcome.reason, outcome)
+    if outcome.status == REFUSED:
+        raise Skip(outcome.reason, outcome)
     return outcome
-
-
-def require_passed(status: str, reason: str, finding: object) -> None:
-    """Raises CheckFailed for a wrong case, and Skip for a refused case; `finding` goes into reports."""
-    if status == WRONG:
-        raise CheckFailed(reason, finding)
-    if status == REFUSED:
-        raise Skip(reason, finding)
 
 
 def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
@@ -132,10 +127,6 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
     def conclude(status: str, reason: str, *, is_native: bool = False, slowdown: float = 0.0) -> CaseOutcome:
         return CaseOutcome(case.name, status, reason, operators, is_native, is_free, slowdown)
 
-    if result.refused:
-        problem = find_broken_refusal(core, network, device, result)
-        first = next(iter(result.refused))
-        return conclude(WRONG, problem) if problem else conclude(REFUSED, f"{network.node(first).label}: {result.refused[first]}")
     from onnx.reference import ReferenceEvaluator  # heavy
     from onnx.reference.op_run import OpRun
 
@@ -145,6 +136,8 @@ def judge_case(case: BackendCase, core: Core, device: str) -> CaseOutcome:
         for owner, name in ((OpRun, "__init__"), (ReferenceEvaluator, "run"))
     )
     try:
+        if result.refused:
+            return conclude(REFUSED, require_refusal(core, network, device, result))
         with made as operator, ran as evaluator, load_claimed(core, network, device) as loaded:
             mismatch = find_mismatch(case, network, loaded, flushes="DENORMALS" in core.get_metric(device, "VALUE_DEVIATIONS"))
             foreign = loaded.get_metric("REFERENCE_NODES")

@@ -5,13 +5,15 @@ A device may support a single operator. So a sample is a form, filled with the f
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +44,6 @@ UNARY: Mapping[str, Formula] = {
 }
 BINARY: Mapping[str, Formula] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum, "MatMul": np.matmul}
 TYPES: Mapping[str, Any] = {"float": np.float32, "float16": np.float16, "double": np.float64, "int32": np.int32}
-ONNX_WORDS: Mapping[str, str] = {np.dtype(dtype).name: word for word, dtype in TYPES.items()}
-"""Element type -> its word in ONNX's text."""
 
 WAIT_SECONDS = 120.0
 """Seconds that a run of four numbers may take before the device counts as hanging."""
@@ -54,46 +54,33 @@ UNKNOWN_OPERATOR = "com.acme.KnownToNobody"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A network as ONNX text with the placeholders T (element type) and OP (operator), its inputs, and the formula of its outputs."""
+    """A network as ONNX text with the placeholders T (element type) and OP (operator), and its outputs in order, from its inputs."""
 
     text: str
-    shapes: Mapping[str, tuple[int, ...]]
-    compute: Callable[[Formula, Arrays], Arrays]
-    operators: Mapping[str, Formula]
+    compute: Callable[..., Arrays]
+    operators: Mapping[str, Formula] = field(default_factory=lambda: UNARY)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Input name -> shape, with 3 as the size N."""
+        words = re.findall(r"T(?:\[(.*?)\])? (\w+)", self.text.partition("=>")[0])
+        return {name: tuple(3 if size == "N" else int(size) for size in sizes.split(",") if size) for sizes, name in words}
 
 
-def _chain(f: Formula, inputs: Arrays) -> Arrays:
-    return {"y": f(f(inputs["x"]))}
+def _chain(f: Formula, x: Any) -> Arrays:
+    return {"y": f(f(x))}
 
 
 FORMS: Mapping[str, Form] = {
-    "chain": Form("(T[4] x) => (T[4] y) { [first] a = OP (x) [second] y = OP (a) }", {"x": (4,)}, _chain, UNARY),
-    "dynamic": Form("(T[N,2] x) => (T[N,2] y) { [first] a = OP (x) [second] y = OP (a) }", {"x": (3, 2)}, _chain, UNARY),
-    "fork": Form(
-        "(T[4] x) => (T[4] y, T[4] z) { [first] y = OP (x) [second] z = OP (y) }",
-        {"x": (4,)},
-        lambda f, inputs: {"y": f(inputs["x"]), "z": f(f(inputs["x"]))},
-        UNARY,
-    ),
-    "pair": Form(
-        "(T[2,2] x, T[2,2] w) => (T[2,2] y) { [only] y = OP (x, w) }",
-        {"x": (2, 2), "w": (2, 2)},
-        lambda f, inputs: {"y": f(inputs["x"], inputs["w"])},
-        BINARY,
-    ),
+    "chain": Form("(T[4] x) => (T[4] y) { [first] a = OP (x) [second] y = OP (a) }", _chain),
+    "dynamic": Form("(T[N,2] x) => (T[N,2] y) { [first] a = OP (x) [second] y = OP (a) }", _chain),
+    "fork": Form("(T[4] x) => (T[4] y, T[4] z) { [first] y = OP (x) [second] z = OP (y) }", lambda f, x: {"y": f(x), "z": f(f(x))}),
+    "pair": Form("(T[2,2] x, T[2,2] w) => (T[2,2] y) { [only] y = OP (x, w) }", lambda f, x, w: {"y": f(x, w)}, BINARY),
     "constant": Form(
-        "(T[2] x) => (T[2] y, T[2] k) <T[2] k = {5, 6}> { [only] y = OP (x) }",
-        {"x": (2,)},
-        lambda f, inputs: {"y": f(inputs["x"]), "k": np.array([5, 6])},
-        UNARY,
+        "(T[2] x) => (T[2] y, T[2] k) <T[2] k = {5, 6}> { [only] y = OP (x) }", lambda f, x: {"y": f(x), "k": np.array([5, 6])}
     ),
-    "through": Form(
-        "(T[2] x, T[2] w) => (T[2] y, T[2] w) { [only] y = OP (x) }",
-        {"x": (2,), "w": (2,)},
-        lambda f, inputs: {"y": f(inputs["x"]), "w": inputs["w"]},
-        UNARY,
-    ),
-    "scalar": Form("(T x) => (T y) { [first] a = OP (x) [second] y = OP (a) }", {"x": ()}, _chain, UNARY),
+    "through": Form("(T[2] x, T[2] w) => (T[2] y, T[2] w) { [only] y = OP (x) }", lambda f, x, w: {"y": f(x), "w": w}),
+    "scalar": Form("(T x) => (T y) { [first] a = OP (x) [second] y = OP (a) }", _chain),
 }
 
 
@@ -129,7 +116,7 @@ class Sample:
     def expect(self, inputs: Arrays) -> Arrays:
         """Returns the outputs by the formula, computed in float64 and rounded once."""
         wide = {name: np.asarray(value, np.float64) for name, value in inputs.items()}
-        return {name: np.asarray(value).astype(self.dtype) for name, value in self.form.compute(self.formula, wide).items()}
+        return {name: np.asarray(value).astype(self.dtype) for name, value in self.form.compute(self.formula, **wide).items()}
 
     def require_right(self, outputs: Mapping[str, Any], inputs: Arrays, what: str) -> None:
         """Raises CheckFailed unless the outputs are those of the formula, by name and in order, and the inputs are unchanged."""
@@ -223,6 +210,13 @@ def _fill(text: str, operator: str, type_name: str) -> str:
     filled = text.replace("OP", operator).replace("T[", f"{type_name}[").replace("(T ", f"({type_name} ")
     # ONNX text writes float16 constants as their bits, other types as numbers.
     return filled.replace("{5, 6}", "{17664, 17920}") if type_name == "float16" else filled
+
+
+def export_bytes(loaded: ExecutableNetwork) -> bytes:
+    """Returns the blob of a network."""
+    stream = io.BytesIO()
+    loaded.export_network(stream)
+    return stream.getvalue()
 
 
 def make_mixed(context: CheckContext) -> tuple[Network, QueryResult]:

@@ -152,9 +152,10 @@ def _light_case(case: Any) -> BackendCase:
     import onnx
 
     source = os.path.join(os.path.dirname(os.path.dirname(onnx.__file__)), case.url)
-    if case.name == "test_squeezenet":
-        return BackendCase(case.name, "real", case.rtol, case.atol, lambda: _cut_softmax(source), lambda: _run_to_logits(source))
-    return BackendCase(case.name, "real", case.rtol, case.atol, lambda: onnx.load(source), lambda: _light_runs(source))
+    logit = SQUEEZENET_LOGIT if case.name == "test_squeezenet" else None
+    return BackendCase(
+        case.name, "real", case.rtol, case.atol, lambda: _load_light(source, logit), lambda: _light_runs(source, logit)
+    )
 
 
 SQUEEZENET_LOGIT = 9475687164.03
@@ -165,23 +166,17 @@ the case ends in front of it.
 """
 
 
-def _cut_softmax(source: str) -> onnx.ModelProto:
+def _load_light(source: str, logit: float | None) -> onnx.ModelProto:
     import onnx
 
     model = onnx.load(source)
-    softmax = model.graph.node.pop()
-    model.graph.output[0].name = softmax.input[0]
+    if logit is not None:
+        model.graph.output[0].name = model.graph.node.pop().input[0]
     return model
 
 
-def _run_to_logits(source: str) -> list[tuple[list[Any], list[Any]]]:
-    import numpy as np
-
-    return [(inputs, [np.full_like(outputs[0], SQUEEZENET_LOGIT)]) for inputs, outputs in _light_runs(source)]
-
-
-def _light_runs(source: str) -> list[tuple[list[Any], list[Any]]]:
-    """Returns the input of the suite's own runner for these networks, a ramp, and their stored output."""
+def _light_runs(source: str, logit: float | None) -> list[tuple[list[Any], list[Any]]]:
+    """Returns the input of the suite's own runner for these networks, a ramp, and their stored output, or a logit for each element."""
     import numpy as np
     import onnx
 
@@ -194,7 +189,8 @@ def _light_runs(source: str) -> list[tuple[list[Any], list[Any]]]:
             count = int(np.prod(shape))
             inputs.append((np.arange(count).reshape(shape) / count).astype(np.float32))
     stored = f"{os.path.splitext(source)[0]}_output_{{}}.pb"
-    return [(inputs, [_load_value(stored.format(index), spec) for index, spec in enumerate(graph.output)])]
+    outputs = [_load_value(stored.format(index), spec) for index, spec in enumerate(graph.output)]
+    return [(inputs, outputs if logit is None else [np.full_like(outputs[0], logit)])]
 
 
 def _normalize(value: Any) -> Any:

@@ -81,8 +81,7 @@ def test_kernel_with_the_largest_bytes_is_exact(make: Callable[[Any], tuple[Cont
     np.testing.assert_allclose(answer, exact, rtol=1e-6)
     with Core() as core:
         for device in ("CPU", "TEMPLATE"):
-            outcome = judge_case(case.op_type, case, {"y0": exact.astype(answer.dtype)}, core, device)
-            assert outcome.status == "passed", f"{device}: {outcome.reason}"
+            judge_case(case, {"y0": exact.astype(answer.dtype)}, core, device)
 
 
 PRODUCT = "g (uint8[4,64] a, int8[64,8] b) => (int32[4,8] y) { y = MatMulInteger (a, b) }"

@@ -6,20 +6,20 @@ Check i of the level draws the graph of seed SEED + i; SEED is the seed of the r
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 
-from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, find_broken_refusal, name_pair
-from hetero_core.conformance.graphs.drawing import DrawnGraph, draw_graph
+from hetero_core.conformance.check import Check, CheckContext, CheckFailed, Skip, name_pair, require_refusal
+from hetero_core.conformance.graphs.drawing import draw_graph
 from hetero_core.conformance.graphs.judgement import Expectation, Reference
+from hetero_core.conformance.samples import export_bytes
 from hetero_core.debugging.divergence import expose_values
 from hetero_core.debugging.reduction import reduce_network
 from hetero_core.devices.names import parse_device_name, split_device_list
@@ -28,7 +28,6 @@ from hetero_core.kernels.program import compile_program
 from hetero_core.network.writer import network_to_proto
 
 if TYPE_CHECKING:
-    from hetero_core.contract import QueryResult
     from hetero_core.core import Core
     from hetero_core.network.graph import Network
     from hetero_core.runtime.executable import ExecutableNetwork
@@ -60,11 +59,8 @@ class Way:
     pins: Mapping[str, str] = field(default_factory=dict)
 
 
-class Failure(NamedTuple):
-    """A failure, and the way to run the graph that showed it."""
-
-    way: Way
-    text: str
+Failure = tuple[Way, str]
+"""A way to run a graph, and the failure that it showed."""
 
 
 class Trial:
@@ -78,23 +74,23 @@ class Trial:
 
     def find_failure(self, core: Core, ways: Sequence[Way]) -> Failure | None:
         """Returns the first failure among these ways, or None."""
-        failures = (Failure(way, text) for way in ways if (text := self._try_way(core, way)) is not None)
-        return next(failures, None)
+        for way in ways:
+            try:
+                with self._load(core, way) as loaded:
+                    text = self._run(loaded, way)
+            except UnsupportedNodesError as error:
+                # The query covers the whole network; a device may take a node as part of a fusion and refuse it alone in a split.
+                text = None if way.pins else f"{type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001  # a device may raise anything; the error is the failure
+                text = f"{type(error).__name__}: {error}"
+            if text is not None:
+                return way, text
+        return None
 
     def find_dispute(self) -> str | None:
         """Returns the first disagreement of ONNX Runtime and the reference about a run, or None."""
         disputes = (expectation.describe_dispute() for expectation in self.expectations)
         return next((text for text in disputes if text is not None), None)
-
-    def _try_way(self, core: Core, way: Way) -> str | None:
-        try:
-            with self._load(core, way) as loaded:
-                return self._run(loaded, way)
-        except UnsupportedNodesError as error:
-            # The query covers the whole network; a device may take a node as part of a fusion and refuse it alone in a split.
-            return None if way.pins else f"{type(error).__name__}: {error}"
-        except Exception as error:  # noqa: BLE001  # a device may raise anything; the error is the failure
-            return f"{type(error).__name__}: {error}"
 
     def _load(self, core: Core, way: Way) -> ExecutableNetwork:
         """Returns the network loaded for this way."""
@@ -104,10 +100,9 @@ class Trial:
         loaded = core.load_network(network, way.device, dict(way.config))
         if not way.is_imported:
             return loaded
-        stream = io.BytesIO()
         with loaded:
-            loaded.export_network(stream)
-        return core.import_network(stream.getvalue(), way.device)
+            blob = export_bytes(loaded)
+        return core.import_network(blob, way.device)
 
     def _run(self, loaded: ExecutableNetwork, way: Way) -> str | None:
         request = loaded.create_infer_request()
@@ -152,35 +147,25 @@ def try_graph(core: Core, subject: Subject, seed: int) -> GraphOutcome:
     drawn = draw_graph(seed)
     network = core.read_network(drawn.model)
     result = core.query_network(network, subject.device)
-    ways = [] if result.refused else _list_whole(core, subject)
+    conclude = partial(GraphOutcome, seed, drawn.family)
+    try:
+        refusal = require_refusal(core, network, subject.device, result) if result.refused else ""
+    except CheckFailed as failed:
+        return conclude(WRONG, str(failed), network)
+    ways = [] if refusal else _list_whole(core, subject)
     ways += _list_splits(core, subject, network, seed)
-    if result.refused:
-        problem = find_broken_refusal(core, network, subject.device, result)
-        if problem is not None:
-            return GraphOutcome(seed, drawn.family, WRONG, problem, network)
-    if not ways:
-        return _refuse(drawn, network, result)
     trial = Trial(network, drawn.feeds)
-    dispute = trial.find_dispute()
+    dispute = trial.find_dispute() if ways else None
     if dispute is not None:
-        return GraphOutcome(seed, drawn.family, DISPUTED, f"the oracles do not agree: {dispute}")
+        return conclude(DISPUTED, f"the oracles do not agree: {dispute}")
     failure = trial.find_failure(core, ways)
-    if failure is not None:
-        return _conclude(core, drawn, trial, failure)
-    return _refuse(drawn, network, result) if result.refused else GraphOutcome(seed, drawn.family, RIGHT)
-
-
-def _refuse(drawn: DrawnGraph, network: Network, result: QueryResult) -> GraphOutcome:
-    first, reason = next(iter(result.refused.items()))
-    return GraphOutcome(drawn.seed, drawn.family, REFUSED, f"{network.node(first).label}: {reason}")
-
-
-def _conclude(core: Core, drawn: DrawnGraph, trial: Trial, failure: Failure) -> GraphOutcome:
-    network, failure = shrink(core, trial, failure)
-    pins = {name: device for name, device in failure.way.pins.items() if name in network.index_of_node}
+    if failure is None:
+        return conclude(REFUSED if refusal else RIGHT, refusal)
+    way = failure[0]
+    smallest, text = shrink(core, trial, failure)
+    pins = {name: device for name, device in way.pins.items() if name in smallest.index_of_node}
     placed = f", with {pins}" if pins else ""
-    reason = f"seed {drawn.seed}, {drawn.family}, on {failure.way.device} ({failure.way.name}{placed}): {failure.text}"
-    return GraphOutcome(drawn.seed, drawn.family, WRONG, reason, network)
+    return conclude(WRONG, f"seed {seed}, {drawn.family}, on {way.device} ({way.name}{placed}): {text}", smallest)
 
 
 def _list_whole(core: Core, subject: Subject) -> list[Way]:
@@ -204,21 +189,17 @@ def _list_splits(core: Core, subject: Subject, network: Network, seed: int) -> l
         device, children = name_pair(subject.device, subject.reference), (subject.device, subject.reference)
     else:
         return []
-    pins = draw_pins(core, network, children, Random(f"{seed} split"))
-    if not pins:
+    claims = {child: core.query_network(network, child).supported for child in children}
+    able = {node.name: [child for child in children if node.name in claims[child]] for node in network.nodes}
+    if not all(able.values()):
         return []
+    random = Random(f"{seed} split")
+    pins = {name: random.choice(takers) for name, takers in able.items()}
     config = dict(subject.config or {})
     return [
         Way("split", device, config, pins=pins),
         Way("split, imported, preset outputs", device, config, True, subject.exports, pins),
     ]
-
-
-def draw_pins(core: Core, network: Network, devices: Sequence[str], random: Random) -> dict[str, str]:
-    """Returns a device for each node, drawn among the devices that take the node; empty if all devices refuse a node."""
-    claims = {device: core.query_network(network, device).supported for device in devices}
-    able = {node.name: [device for device in devices if node.name in claims[device]] for node in network.nodes}
-    return {name: random.choice(takers) for name, takers in able.items()} if all(able.values()) else {}
 
 
 @cache
@@ -244,40 +225,37 @@ MOST_NUMBERS = 16
 """Constants of more elements are written as inputs."""
 
 
-def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, Failure]:
-    """Returns the smallest part that fails when run the same way, with its failure.
+def shrink(core: Core, trial: Trial, failure: Failure) -> tuple[Network, str]:
+    """Returns the smallest part that fails when run the same way, with the text of its failure.
 
     Values that cross from the rest of the graph into the part become inputs, with the values that the toolkit computed.
     """
+    way, latest = failure
     recorded = [record_values(trial.network, feed) for feed in trial.feeds]
-    failures = {id(trial.network): failure}
 
     def fails(part: Network) -> bool:
+        nonlocal latest
         if part is trial.network:
             return True
-        part_failure = find_failure(core, part, recorded, failure.way)
-        if part_failure is not None and _kind(part_failure.text) == _kind(failure.text):
-            failures[id(part)] = part_failure
-            parts.append(part)
-            return True
-        return False
+        text = find_failure(core, part, recorded, way)
+        if text is None or _kind(text) != _kind(latest):
+            return False
+        latest = text
+        return True
 
-    parts: list[Network] = []
-    smallest = reduce_network(trial.network, fails)
-    return smallest, failures[id(smallest)]
+    return reduce_network(trial.network, fails), latest
 
 
-def find_failure(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> Failure | None:
+def find_failure(core: Core, part: Network, recorded: Sequence[Mapping[str, Any]], way: Way) -> str | None:
     """Returns the failure of a part that is run in this way; None if it passes or cannot be run."""
     if any(spec.name not in values for values in recorded for spec in part.inputs):
         return None
     try:
         trial = Trial(part, recorded)
-        if trial.find_dispute() is not None:
-            return None
+        failure = None if trial.find_dispute() is not None else trial.find_failure(core, [way])
     except HeteroError:
         return None
-    return trial.find_failure(core, [way])
+    return None if failure is None else failure[1]
 
 
 def record_values(network: Network, feed: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,11 @@ class DrawnValue:
         """The largest magnitude of its numbers in any run."""
         return max(float(np.abs(array.astype(np.float64)).max(initial=0)) for array in self.arrays)
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes. Raises: NotApplicable if one is open."""
+        return tuple(map(self.size, range(self.rank)))
+
     def size(self, axis: int) -> int:
         """Returns the size of an axis. Raises: NotApplicable if the axis does not exist or is open."""
         if not -self.rank <= axis < self.rank or (size := self.shape[axis]) is None:
@@ -70,7 +75,8 @@ class DrawnValue:
 
 
 Operand = Any
-"""An input of a node: a DrawnValue, an array that becomes a constant, or "" for an absent input."""
+"""An input of a node: a DrawnValue, "" for an absent input, or a constant: an array, a Python number, which gets the graph's
+floating-point type, or a tuple of int64, such as axes and shapes."""
 
 
 class GraphBuilder:
@@ -119,10 +125,6 @@ class GraphBuilder:
         """Returns normally distributed numbers of the graph's floating-point type."""
         return np.asarray(self.random.standard_normal(shape) * deviation + mean, self.dtype)
 
-    def number(self, number: float) -> Any:
-        """Returns a number of the graph's floating-point type."""
-        return np.array(number, self.dtype)
-
     def node(self, op_type: str, *inputs: Operand, **attributes: Any) -> DrawnValue:
         """Adds a node with one output and returns the output. Raises: NotApplicable."""
         return self.nodes_outputs(op_type, inputs, 1, **attributes)[0]
@@ -134,12 +136,16 @@ class GraphBuilder:
 
         Raises: NotApplicable if the node cannot be computed, or if an output is too large or not finite.
         """
-        constants = {self.name("c"): operand for operand in inputs if isinstance(operand, np.ndarray)}
-        names_of_constants = iter(constants)
-        names = [
-            operand.name if isinstance(operand, DrawnValue) else operand if isinstance(operand, str) else next(names_of_constants)
-            for operand in inputs
-        ]
+        constants, names = {}, []
+        for operand in inputs:
+            if isinstance(operand, DrawnValue | str):
+                names.append(operand if isinstance(operand, str) else operand.name)
+                continue
+            names.append(self.name("c"))
+            is_number = isinstance(operand, int | float)
+            constants[names[-1]] = np.asarray(
+                operand, self.dtype if is_number else np.int64 if isinstance(operand, tuple) else None
+            )
         results = [self.name("v") for _ in range(count)]
         attributes = {name: value for name, value in attributes.items() if value is not None}
         node = helper.make_node(op_type, names, results, name=self.name("n"), **attributes)

@@ -1,6 +1,6 @@
 """Draws a graph by its seed: the family, the element type, the inputs, the operators and the outputs.
 
-Each function `grow_` adds one operator, or nodes that devices may fuse, to a GraphBuilder.
+Each `grow_` adds one operator, or nodes that devices may fuse, to a GraphBuilder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx
 import onnx.parser
 
 from hetero_core.conformance.graphs.builder import RUNS, DrawnValue, GraphBuilder, NotApplicable
-from hetero_core.conformance.samples import ONNX_WORDS
+from hetero_core.conformance.samples import TYPES
 
 WIDTHS = (1, 2, 3, 4, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96, 128)
 BYTES = ("uint8", "int8")
@@ -23,9 +23,16 @@ INTEGERS = ("int32", "int64")
 Operators = tuple[tuple[float, Callable[[GraphBuilder], object]], ...]
 
 
-def ints(*numbers: int) -> Any:
-    """Returns a constant of int64, as axes and shapes are."""
-    return np.array(numbers, np.int64)
+def one_of(
+    pick: Callable[[GraphBuilder], DrawnValue], *forms: Callable[[GraphBuilder, DrawnValue], object]
+) -> Callable[[GraphBuilder], None]:
+    """Returns a function that picks a value and adds one of these forms, which read it."""
+
+    def grow_form(b: GraphBuilder) -> None:
+        x = pick(b)
+        b.choose(*forms)(b, x)
+
+    return grow_form
 
 
 # Elementwise functions
@@ -36,46 +43,33 @@ _PLAIN = (
 )
 
 
-def grow_unary(b: GraphBuilder) -> None:
-    """Adds a function of one value."""
-    x = b.pick_float()
-    match b.choose("plain", "plain", "plain", "alpha", "clip", "root", "log", "reciprocal", "prelu"):
-        case "alpha":
-            b.node(b.choose("LeakyRelu", "Elu", "HardSigmoid"), x, alpha=b.choose(0.1, 0.2, 0.7))
-        case "clip":
-            limits = b.choose(("", b.number(1)), (b.number(0), b.number(6)), (b.number(-0.5), ""), (b.number(-1), b.number(1)))
-            b.node("Clip", x, *limits)
-        case "root":
-            b.node("Sqrt", b.node("Abs", x))
-        case "log":
-            b.node("Log", b.node("Add", b.node("Abs", x), b.number(1)))
-        case "reciprocal":
-            b.node("Reciprocal", b.node("Add", b.node("Mul", x, x), b.number(1)))
-        case "prelu":
-            b.node("PRelu", x, b.weight(*(size or 1 for size in x.shape[b.integer(0, x.rank) :]), deviation=0.3))
-        case _:
-            b.node(b.choose(*_PLAIN.split()), x)
+grow_unary = one_of(
+    GraphBuilder.pick_float,
+    *[lambda b, x: b.node(b.choose(*_PLAIN.split()), x)] * 3,
+    lambda b, x: b.node(b.choose("LeakyRelu", "Elu", "HardSigmoid"), x, alpha=b.choose(0.1, 0.2, 0.7)),
+    lambda b, x: b.node("Clip", x, *b.choose(("", 1), (0, 6), (-0.5, ""), (-1, 1))),
+    lambda b, x: b.node("Sqrt", b.node("Abs", x)),
+    lambda b, x: b.node("Log", b.node("Add", b.node("Abs", x), 1)),
+    lambda b, x: b.node("Reciprocal", b.node("Add", b.node("Mul", x, x), 1)),
+    lambda b, x: b.node("PRelu", x, b.weight(*(size or 1 for size in x.shape[b.integer(0, x.rank) :]), deviation=0.3)),
+)
 
 
-def grow_written_out(b: GraphBuilder) -> None:
-    """Adds an activation as exporters write it: several nodes that a device may fuse; some of their values at times have other readers."""
-    x = b.pick_float(bound=50)
-    match b.choose("swish", "swish", "gelu", "hard_swish", "gelu_tanh", "scale_shift"):
-        case "swish":
-            b.node("Mul", *b.shuffle(x, b.node("Sigmoid", x)))
-        case "gelu":
-            share = b.node("Add", b.node("Erf", b.node("Div", x, b.number(math.sqrt(2)))), b.number(1))
-            b.node("Mul", b.node("Mul", x, share), b.number(0.5))
-        case "hard_swish":
-            clipped = b.node("Clip", b.node("Add", x, b.number(3)), b.number(0), b.number(6))
-            b.node("Div", b.node("Mul", x, clipped), b.number(6))
-        case "gelu_tanh":
-            factor = b.node("Add", b.node("Mul", b.node("Mul", x, x), b.number(0.044715)), b.number(1))
-            share = b.node("Tanh", b.node("Mul", b.node("Mul", x, factor), b.number(0.79788456)))
-            b.node("Mul", b.node("Add", share, b.number(1)), x)
-        case _:
-            channels = tuple(size or 1 for size in x.shape[-1:])
-            b.node("Add", b.node("Mul", x, b.weight(*channels)), b.weight(*channels))
+def _add_tanh_gelu(b: GraphBuilder, x: DrawnValue) -> None:
+    factor = b.node("Add", b.node("Mul", b.node("Mul", x, x), 0.044715), 1)
+    share = b.node("Tanh", b.node("Mul", b.node("Mul", x, factor), 0.79788456))
+    b.node("Mul", b.node("Add", share, 1), x)
+
+
+# Activations as exporters write them: several nodes that a device may fuse; some of their values at times have other readers.
+grow_written_out = one_of(
+    lambda b: b.pick_float(bound=50),
+    *[lambda b, x: b.node("Mul", *b.shuffle(x, b.node("Sigmoid", x)))] * 2,
+    lambda b, x: b.node("Mul", b.node("Mul", x, b.node("Add", b.node("Erf", b.node("Div", x, math.sqrt(2))), 1)), 0.5),
+    lambda b, x: b.node("Div", b.node("Mul", x, b.node("Clip", b.node("Add", x, 3), 0, 6)), 6),
+    _add_tanh_gelu,
+    lambda b, x: b.node("Add", b.node("Mul", x, b.weight(x.size(-1))), b.weight(x.size(-1))),
+)
 
 
 def grow_binary(b: GraphBuilder) -> None:
@@ -84,7 +78,7 @@ def grow_binary(b: GraphBuilder) -> None:
     y = x if b.chance(0.15) else b.pick_like(x)
     match b.choose("Add", "Add", "Mul", "Sub", "Max", "Min", "Sum", "Mean", "Div", "Sum", "Max"):
         case "Div":
-            b.node("Div", x, b.node("Add", b.node("Abs", y), b.number(0.5)))
+            b.node("Div", x, b.node("Add", b.node("Abs", y), 0.5))
         case "Sum" | "Mean" | "Max" | "Min" as operator:
             b.node(operator, *b.shuffle(x, y, *(b.pick_like(x) for _ in range(b.integer(0, 3)))))
         case operator:
@@ -134,9 +128,9 @@ def grow_reshape(b: GraphBuilder) -> None:
         case "merge" if axis + 1 < x.rank:
             b.node("Reshape", x, _keep(x, axis, 2, x.size(axis) * x.size(axis + 1)))
         case "unsqueeze" if x.rank <= 4:
-            b.node("Unsqueeze", x, ints(axis))
+            b.node("Unsqueeze", x, (axis,))
         case "squeeze" if 1 in x.shape:
-            b.node("Squeeze", x, ints(x.shape.index(1)))
+            b.node("Squeeze", x, (x.shape.index(1),))
         case "flatten":
             b.node("Flatten", x, axis=1)
         case _:
@@ -145,7 +139,7 @@ def grow_reshape(b: GraphBuilder) -> None:
 
 def _keep(x: DrawnValue, axis: int, count: int, *sizes: int) -> Any:
     """Returns the shape of a Reshape that replaces some axes: 0 for open sizes before them, -1 for an open size behind them."""
-    return ints(*(size or 0 for size in x.shape[:axis]), *sizes, *(size or -1 for size in x.shape[axis + count :]))
+    return (*(size or 0 for size in x.shape[:axis]), *sizes, *(size or -1 for size in x.shape[axis + count :]))
 
 
 def grow_gather(b: GraphBuilder) -> None:
@@ -154,7 +148,7 @@ def grow_gather(b: GraphBuilder) -> None:
     if ids and b.chance(0.5):
         read, rows = b.choose(*ids), b.integer(2, 50)
         # Mod keeps the indices within the table for any input.
-        b.node("Gather", b.weight(rows, b.choose(*WIDTHS)), b.node("Mod", read, np.array(rows, np.int64)), axis=0)
+        b.node("Gather", b.weight(rows, b.choose(*WIDTHS)), b.node("Mod", read, np.array(rows)), axis=0)
         return
     x = b.pick(lambda value: 1 <= value.rank <= 4)
     axis = b.integer(0, x.rank - 1)
@@ -192,7 +186,7 @@ def grow_slice(b: GraphBuilder) -> None:
             start, stop, step = stop - 1, start - 1 - size, -step
         elif stop == size:
             stop = b.choose(size, 2**31 - 1)
-    b.node("Slice", x, ints(start), ints(stop), ints(axis), ints(step))
+    b.node("Slice", x, (start,), (stop,), (axis,), (step,))
 
 
 def grow_split(b: GraphBuilder) -> None:
@@ -203,13 +197,13 @@ def grow_split(b: GraphBuilder) -> None:
     if size < count:
         raise NotApplicable
     cuts = [0, *sorted(int(cut) + 1 for cut in b.random.choice(size - 1, count - 1, replace=False)), size]
-    b.nodes_outputs("Split", [x, ints(*np.diff(cuts))], count, axis=axis)
+    b.nodes_outputs("Split", [x, (*np.diff(cuts),)], count, axis=axis)
 
 
 def reduce(b: GraphBuilder, operator: str, x: DrawnValue, axes: Sequence[int], *, keep: bool) -> DrawnValue:
     """Adds a reduction, with its axes as attribute or input, depending on the opset."""
     if b.opset >= (13 if operator == "ReduceSum" else 18):
-        return b.node(operator, x, ints(*axes), keepdims=int(keep))
+        return b.node(operator, x, (*axes,), keepdims=int(keep))
     return b.node(operator, x, axes=list(axes), keepdims=int(keep))
 
 
@@ -221,19 +215,14 @@ def grow_reduction(b: GraphBuilder) -> None:
     reduce(b, b.choose(*kinds[: 2 if x.dtype in INTEGERS else 8 if x.bound < 30 else 7]), x, axes, keep=b.chance(0.6))
 
 
-def grow_spread(b: GraphBuilder) -> None:
-    """Adds an operator that repeats or runs along an axis: Expand, Tile, CumSum, Trilu."""
-    x = b.pick(lambda value: value.rank >= 1 and value.dtype in (b.dtype, *INTEGERS))
-    match b.choose("expand", "tile", "cumsum", "cumsum", "trilu"):
-        case "expand":
-            b.node("Expand", x, ints(*(b.integer(1, 4) if size == 1 else 1 for size in x.shape)))
-        case "tile":
-            b.node("Tile", x, ints(*(b.integer(1, 2) for _ in x.shape)))
-        case "cumsum":
-            axis = np.array(b.integer(0, x.rank - 1), np.int64)
-            b.node("CumSum", x, axis, exclusive=int(b.chance(0.3)), reverse=int(b.chance(0.3)))
-        case _:
-            b.node("Trilu", x, np.array(b.integer(-2, 2), np.int64), upper=int(b.chance(0.5)))
+# Operators that repeat or run along an axis.
+grow_spread = one_of(
+    lambda b: b.pick(lambda value: value.rank >= 1 and value.dtype in (b.dtype, *INTEGERS)),
+    lambda b, x: b.node("Expand", x, tuple(b.integer(1, 4) if size == 1 else 1 for size in x.shape)),
+    lambda b, x: b.node("Tile", x, tuple(b.integer(1, 2) for _ in x.shape)),
+    lambda b, x: b.node("CumSum", x, np.array(b.integer(0, x.rank - 1)), exclusive=int(b.chance(0.3)), reverse=int(b.chance(0.3))),
+    lambda b, x: b.node("Trilu", x, np.array(b.integer(-2, 2)), upper=int(b.chance(0.5))),
+)
 
 
 def grow_selection(b: GraphBuilder) -> None:
@@ -242,20 +231,17 @@ def grow_selection(b: GraphBuilder) -> None:
     width = x.size(-1)
     match b.choose("topk", "argmax", "elements", "scatter_nd", "scatter"):
         case "topk":
-            b.nodes_outputs("TopK", [x, ints(b.integer(1, width))], 2, axis=-1, largest=int(b.chance(0.7)))
+            b.nodes_outputs("TopK", [x, (b.integer(1, width),)], 2, axis=-1, largest=int(b.chance(0.7)))
         case "argmax":
             b.node(b.choose("ArgMax", "ArgMin"), x, axis=-1, keepdims=int(b.chance(0.5)))
         case "elements":
-            sizes = [x.size(axis) for axis in range(x.rank - 1)]
-            b.node("GatherElements", x, b.random.integers(-width, width, (*sizes, b.integer(1, 5))), axis=-1)
+            b.node("GatherElements", x, b.random.integers(-width, width, (*x.sizes[:-1], b.integer(1, 5))), axis=-1)
         case "scatter_nd":
-            sizes = [x.size(axis) for axis in range(x.rank)]
-            rows = b.random.choice(sizes[0], b.integer(1, sizes[0]), replace=False).reshape(-1, 1)
-            b.node("ScatterND", x, rows.astype(np.int64), b.weight(len(rows), *sizes[1:]))
+            places = b.random.choice(x.size(0), (b.integer(1, x.size(0)), 1), replace=False)
+            b.node("ScatterND", x, places, b.weight(len(places), *x.sizes[1:]))
         case _:
-            sizes = [x.size(axis) for axis in range(x.rank - 1)]
             columns = b.random.choice(width, b.integer(1, width), replace=False)
-            places = np.broadcast_to(columns, (*sizes, len(columns))).astype(np.int64)
+            places = np.broadcast_to(columns, (*x.sizes[:-1], len(columns)))
             b.node("ScatterElements", x, places, b.weight(*places.shape), axis=x.rank - 1)
 
 
@@ -270,10 +256,8 @@ ARRANGEMENT: Operators = (
 
 def pick_image(b: GraphBuilder, *ranks: int) -> DrawnValue:
     """Returns a floating-point value of rank 4, or of these ranks, of which only the batch may be open."""
-    x = b.pick(lambda value: value.dtype == b.dtype and value.rank in (ranks or (4,)) and None not in value.shape[1:])
-    if x.bound > 300:
-        raise NotApplicable
-    return x
+    chosen = ranks or (4,)
+    return b.pick(lambda x: x.dtype == b.dtype and x.rank in chosen and None not in x.shape[1:] and x.bound <= 300)
 
 
 def _draw_windows(b: GraphBuilder, rank: int) -> dict[str, Any]:
@@ -366,7 +350,7 @@ def grow_image_norm(b: GraphBuilder) -> None:
         case "lrn":
             b.node("LRN", x, size=b.choose(3, 5), alpha=1e-2, beta=0.75, bias=1.0)
         case _:
-            b.node("LpNormalization", b.node("Add", x, b.number(0.5)), axis=1, p=2)
+            b.node("LpNormalization", b.node("Add", x, 0.5), axis=1, p=2)
 
 
 def grow_resize(b: GraphBuilder) -> None:
@@ -377,7 +361,7 @@ def grow_resize(b: GraphBuilder) -> None:
     if b.chance(0.7) or form == "half_pixel":
         target: tuple[Any, ...] = ("", np.array([1, 1, *factors], np.float32))
     else:
-        target = ("", "", ints(x.size(0), x.size(1), x.size(2) * factors[0], x.size(3) * factors[1]))
+        target = ("", "", (x.size(0), x.size(1), x.size(2) * factors[0], x.size(3) * factors[1]))
     nearest = b.choose("floor", "round_prefer_floor") if mode == "nearest" else None
     b.node("Resize", x, *target, mode=mode, coordinate_transformation_mode=form, nearest_mode=nearest)
 
@@ -389,8 +373,8 @@ def grow_pad(b: GraphBuilder) -> None:
     if mode == "reflect" and min(x.size(2), x.size(3)) < 4:
         raise NotApplicable
     pads = [0, 0, b.integer(0, 2), b.integer(0, 2), 0, int(mode == "constant" and b.chance(0.3)), b.integer(0, 2), b.integer(0, 2)]
-    fill = (b.number(b.choose(0, -1.5)),) if mode == "constant" and b.chance(0.4) else ()
-    b.node("Pad", x, ints(*pads), *fill, mode=mode)
+    fill = (b.choose(0, -1.5),) if mode == "constant" and b.chance(0.4) else ()
+    b.node("Pad", x, (*pads,), *fill, mode=mode)
 
 
 def grow_shuffle(b: GraphBuilder) -> None:
@@ -399,8 +383,8 @@ def grow_shuffle(b: GraphBuilder) -> None:
     match b.choose("groups", "depth", "space"):
         case "groups":
             groups = b.divisor(x.size(1), 2, 3, 4, 8)
-            split = b.node("Reshape", x, ints(0, groups, x.size(1) // groups, x.size(2), x.size(3)))
-            b.node("Reshape", b.node("Transpose", split, perm=[0, 2, 1, 3, 4]), ints(0, *map(x.size, (1, 2, 3))))
+            split = b.node("Reshape", x, (0, groups, x.size(1) // groups, x.size(2), x.size(3)))
+            b.node("Reshape", b.node("Transpose", split, perm=[0, 2, 1, 3, 4]), (0, *map(x.size, (1, 2, 3))))
         case "depth":
             b.node("DepthToSpace", x, blocksize=2, mode=b.choose("DCR", "CRD"))
         case _:
@@ -408,14 +392,9 @@ def grow_shuffle(b: GraphBuilder) -> None:
 
 
 def grow_head(b: GraphBuilder) -> None:
-    """Adds a classifier: Flatten or Reshape, then Gemm."""
+    """Adds a classifier: Flatten or Reshape, then a product."""
     x = pick_image(b)
-    flat = b.node("Flatten", x, axis=1) if b.chance(0.5) else b.node("Reshape", x, ints(0, -1))
-    size, outputs, turned = flat.size(1), b.choose(1, 5, 10, 16, 17, 33), b.chance(0.5)
-    if size > 8192:
-        raise NotApplicable
-    weight = b.weight(*((outputs, size) if turned else (size, outputs)), deviation=size**-0.5)
-    b.node("Gemm", flat, weight, b.weight(outputs), transB=int(turned))
+    _add_linear(b, b.node("Flatten", x, axis=1) if b.chance(0.5) else b.node("Reshape", x, (0, -1)))
 
 
 IMAGE: Operators = (
@@ -428,8 +407,12 @@ IMAGE: Operators = (
 
 
 def grow_linear(b: GraphBuilder) -> None:
+    """Adds a product with a constant matrix."""
+    _add_linear(b, b.pick_float(2, 3, 4, bound=300))
+
+
+def _add_linear(b: GraphBuilder, x: DrawnValue) -> None:
     """Adds a product with a constant matrix, at times with a bias in either order, a residual and an activation."""
-    x = b.pick_float(2, 3, 4, bound=300)
     width, outputs = x.size(-1), b.choose(*WIDTHS)
     b.require_work(x.arrays[0].size * outputs)
     if x.rank == 2 and b.chance(0.5):
@@ -471,11 +454,11 @@ def grow_normalization(b: GraphBuilder) -> None:
             b.node("LayerNormalization", x, scale, *((shift,) if b.chance(0.8) else ()), axis=-1, epsilon=1e-3)
         case "written":
             centered = b.node("Sub", x, reduce(b, "ReduceMean", x, last, keep=True))
-            squares = b.node("Pow", centered, b.number(2)) if b.chance(0.5) else b.node("Mul", centered, centered)
-            variance = b.node("Add", reduce(b, "ReduceMean", squares, last, keep=True), b.number(1e-3))
+            squares = b.node("Pow", centered, 2) if b.chance(0.5) else b.node("Mul", centered, centered)
+            variance = b.node("Add", reduce(b, "ReduceMean", squares, last, keep=True), 1e-3)
             b.node("Add", b.node("Mul", b.node("Div", centered, b.node("Sqrt", variance)), scale), shift)
         case "rms":
-            mean = b.node("Add", reduce(b, "ReduceMean", b.node("Mul", x, x), last, keep=True), b.number(1e-3))
+            mean = b.node("Add", reduce(b, "ReduceMean", b.node("Mul", x, x), last, keep=True), 1e-3)
             b.node("Mul", b.node("Mul", x, b.node("Reciprocal", b.node("Sqrt", mean))), scale)
         case "softmax":
             b.node("Softmax", x, axis=b.choose(-1, -1, x.rank - 2))
@@ -495,15 +478,15 @@ def grow_attention(b: GraphBuilder) -> None:
         y = b.node("MatMul", x, b.weight(width, width, deviation=width**-0.5))
         if b.chance(0.5):
             y = b.node("Add", y, b.weight(width, deviation=0.3))
-        y = b.node("Reshape", y, ints(0, -1 if length is None else 0, heads, width // heads))
+        y = b.node("Reshape", y, (0, -1 if length is None else 0, heads, width // heads))
         turned.append(b.node("Transpose", y, perm=[0, 2, 3, 1] if role == "key" else [0, 2, 1, 3]))
     query, key, value = turned
-    factor = b.number(math.sqrt(width // heads) if b.chance(0.5) else 0.25)
+    factor = math.sqrt(width // heads) if b.chance(0.5) else 0.25
     scores = b.node(b.choose("Div", "Mul"), b.node("MatMul", query, key), factor)
     if length is not None and b.chance(0.4):
         scores = b.node("Add", scores, np.triu(np.full((length, length), -900), 1).astype(b.dtype))
     mixed = b.node("MatMul", b.node("Softmax", scores, axis=-1), value)
-    flat = b.node("Reshape", b.node("Transpose", mixed, perm=[0, 2, 1, 3]), ints(0, 0, width))
+    flat = b.node("Reshape", b.node("Transpose", mixed, perm=[0, 2, 1, 3]), (0, 0, width))
     y = b.node("MatMul", flat, b.weight(width, width, deviation=width**-0.5))
     if b.chance(0.7):
         b.node("Add", x, y)
@@ -535,19 +518,14 @@ SEQUENCE: Operators = (
 # Integers and shapes
 
 
-def grow_arithmetic(b: GraphBuilder) -> None:
-    """Adds a function of integers, or an operator on integers of one shape or on integers and a number."""
-    x = b.pick(lambda value: value.dtype in INTEGERS)
-    number = np.array(b.integer(1, 5), x.dtype)
-    match b.choose("unary", "clip", "pair", "pair", "number", "number"):
-        case "unary":
-            b.node(b.choose("Neg", "Abs", "Sign"), x)
-        case "clip":
-            b.node("Clip", x, np.array(-2, x.dtype), np.array(7, x.dtype))
-        case "pair":
-            b.node(b.choose("Add", "Sub", "Mul", "Max", "Min"), x, b.pick_like(x))
-        case _:
-            b.node(b.choose("Add", "Sub", "Mul", "Max", "Min", "Div", "Mod"), x, number)
+# The last form has a number of the value's type as the second operand.
+grow_arithmetic = one_of(
+    lambda b: b.pick(lambda value: value.dtype in INTEGERS),
+    lambda b, x: b.node(b.choose("Neg", "Abs", "Sign"), x),
+    lambda b, x: b.node("Clip", x, np.array(-2, x.dtype), np.array(7, x.dtype)),
+    lambda b, x: b.node(b.choose("Add", "Sub", "Mul", "Max", "Min"), x, b.pick_like(x)),
+    lambda b, x: b.node(b.choose("Add", "Sub", "Mul", "Max", "Min", "Div", "Mod"), x, np.array(b.integer(1, 5), x.dtype)),
+)
 
 
 def grow_cast(b: GraphBuilder) -> None:
@@ -568,15 +546,15 @@ def grow_shape(b: GraphBuilder) -> None:
     shape = b.node("Shape", x)
     match b.choose("reshape", "constant", "expand", "range", "size"):
         case "reshape":
-            b.node("Reshape", x, b.node("Concat", b.node("Gather", shape, ints(0), axis=0), ints(-1), axis=0))
+            b.node("Reshape", x, b.node("Concat", b.node("Gather", shape, (0,), axis=0), (-1,), axis=0))
         case "constant":
             fill = onnx.numpy_helper.from_array(np.array([b.integer(0, 3)], x.dtype))
             b.node("Add", x, b.node("ConstantOfShape", shape, value=fill))
         case "expand":
             b.node("Expand", np.array(b.integer(-3, 3), x.dtype), shape)
         case "range":
-            last = b.node("Gather", shape, np.array(x.rank - 1, np.int64), axis=0)
-            line = b.node("Range", np.array(0, np.int64), last, np.array(1, np.int64))
+            last = b.node("Gather", shape, np.array(x.rank - 1), axis=0)
+            line = b.node("Range", np.array(0), last, np.array(1))
             if x.dtype == "int64":
                 b.node("Add", x, line)
         case _:
@@ -585,9 +563,7 @@ def grow_shape(b: GraphBuilder) -> None:
 
 def grow_one_hot(b: GraphBuilder) -> None:
     """Adds a OneHot of indices that are kept within its depth."""
-    x = b.pick(lambda value: value.dtype in INTEGERS)
-    if x.rank > 2:
-        raise NotApplicable
+    x = b.pick(lambda value: value.dtype in INTEGERS and value.rank <= 2)
     depth = b.choose(3, 8, 17)
     index = b.node("Mod", b.node("Abs", x), np.array(depth, x.dtype))
     b.node("OneHot", index, np.array(depth, np.int64), np.array([0, 1], np.float32), axis=-1)
@@ -627,10 +603,11 @@ def grow_quantize(b: GraphBuilder) -> None:
         b.node("DequantizeLinear", y, scale, zero)
 
 
-def grow_dequantize(b: GraphBuilder) -> None:
-    """Adds DequantizeLinear of bytes or of int32 sums."""
-    x = b.pick(lambda value: value.dtype in (*BYTES, "int32"))
-    b.node("DequantizeLinear", x, *((np.array(1e-4, np.float32),) if x.dtype == "int32" else _draw_scale(b, x.dtype)))
+# Bytes, or sums of int32.
+grow_dequantize = one_of(
+    lambda b: b.pick(lambda value: value.dtype in (*BYTES, "int32")),
+    lambda b, x: b.node("DequantizeLinear", x, *((np.float32(1e-4),) if x.dtype == "int32" else _draw_scale(b, x.dtype))),
+)
 
 
 def grow_dynamic(b: GraphBuilder) -> None:
@@ -651,55 +628,49 @@ def grow_dynamic(b: GraphBuilder) -> None:
         b.node("Add", z, b.weight(outputs))
 
 
+def _draw_operator(b: GraphBuilder, x: DrawnValue) -> tuple[Any, int, dict[str, Any]]:
+    """Returns a weight of bytes for a product, or for a convolution of an image, its number of outputs, and the attributes."""
+    if x.rank < 4:
+        outputs = b.choose(1, 3, 4, 8, 15, 16, 17, 32, 33, 64)
+        b.require_work(x.arrays[0].size * outputs)
+        return _draw_bytes(b, x.size(-1), outputs), outputs, {}
+    channels, kernel = x.size(1), b.choose(1, 3, 3, 5)
+    group = channels if b.chance(0.25) else 1
+    outputs = channels if group > 1 else b.choose(1, 4, 8, 9, 16, 17, 32)
+    b.require_work(x.arrays[0].size * outputs * kernel**2)
+    windows = {"kernel_shape": [kernel] * 2, "strides": [b.choose(1, 1, 2)] * 2, "pads": [b.choose(kernel // 2, 0)] * 4}
+    return _draw_bytes(b, outputs, channels // group, kernel, kernel), outputs, {**windows, "group": group}
+
+
 def grow_integer_product(b: GraphBuilder) -> None:
     """Adds MatMulInteger, QLinearMatMul, ConvInteger or QLinearConv with constant weights: plain, grouped or depthwise."""
     x = pick_bytes(b, 2, 3, 4)
     scale, zero = _draw_scale(b, x.dtype)
-    if x.rank == 4:
-        channels, kernel = x.size(1), b.choose(1, 3, 3, 5)
-        group = channels if b.chance(0.25) else 1
-        outputs, fan = channels if group > 1 else b.choose(1, 4, 8, 9, 16, 17, 32), channels // group * kernel**2
-        weight: Any = _draw_bytes(b, outputs, channels // group, kernel, kernel)
-        strides, pads = [b.choose(1, 1, 2)] * 2, [b.choose(kernel // 2, 0)] * 4
-        more = {"kernel_shape": [kernel] * 2, "strides": strides, "pads": pads, "group": group}
-        operators = ("ConvInteger", "QLinearConv")
-    else:
-        outputs, fan, more = b.choose(1, 3, 4, 8, 15, 16, 17, 32, 33, 64), x.size(-1), {}
-        weight, operators = _draw_bytes(b, fan, outputs), ("MatMulInteger", "QLinearMatMul")
-    b.require_work(x.arrays[0].size * outputs * (fan if x.rank == 4 else 1))
+    weight, outputs, attributes = _draw_operator(b, x)
     if b.chance(0.5) and (x.rank < 4 or x.dtype == "uint8"):
-        b.node(operators[0], x, weight, zero, **more)
+        b.node("ConvInteger" if attributes else "MatMulInteger", x, weight, zero, **attributes)
         return
-    sizes = (outputs,) if x.rank == 4 and b.chance(0.4) else ()
+    sizes = (outputs,) if attributes and b.chance(0.4) else ()
     weight_scale = np.asarray(b.random.random(sizes) * 0.01 + 0.005).astype(np.float32)
-    result = (np.array(0.02 * math.sqrt(fan), np.float32), np.array(128 if x.dtype == "uint8" else 0, x.dtype))
-    bias = (b.random.integers(-500, 500, outputs).astype(np.int32),) if x.rank == 4 and b.chance(0.5) else ()
-    b.node(operators[1], x, scale, zero, weight, weight_scale, np.zeros(sizes, np.int8), *result, *bias, **more)
+    result = (np.float32(0.02 * math.sqrt(weight.size // outputs)), np.array(128 if x.dtype == "uint8" else 0, x.dtype))
+    bias = (b.random.integers(-500, 500, outputs).astype(np.int32),) if attributes and b.chance(0.5) else ()
+    operator = "QLinearConv" if attributes else "QLinearMatMul"
+    b.node(operator, x, scale, zero, weight, weight_scale, np.zeros(sizes, np.int8), *result, *bias, **attributes)
 
 
 def grow_qdq(b: GraphBuilder) -> None:
     """Adds a convolution or a product in the QDQ form: dequantized bytes and weights in, quantized result out."""
     x = pick_bytes(b, 2, 3, 4)
-    wide, outputs = b.node("DequantizeLinear", x, *_draw_scale(b, x.dtype)), b.choose(1, 4, 8, 9, 16, 17, 32)
-    quantization = (np.array(0.01, np.float32), np.array(0, np.int8))
-    if x.rank == 4:
-        kernel = b.choose(1, 3)
-        b.require_work(x.arrays[0].size * outputs * kernel**2)
-        weight = b.node("DequantizeLinear", _draw_bytes(b, outputs, x.size(1), kernel, kernel), *quantization)
-        y = b.node("Conv", wide, weight, kernel_shape=[kernel] * 2, pads=[kernel // 2] * 4)
-        y = b.node("Relu", y) if b.chance(0.5) else y
-    else:
-        weight = b.node("DequantizeLinear", _draw_bytes(b, x.size(-1), outputs), *quantization)
-        y = b.node("MatMul", wide, weight)
+    wide, (bytes_of_weight, _, attributes) = b.node("DequantizeLinear", x, *_draw_scale(b, x.dtype)), _draw_operator(b, x)
+    weight = b.node("DequantizeLinear", bytes_of_weight, np.float32(0.01), np.array(0, np.int8))
+    y = b.node("Conv" if attributes else "MatMul", wide, weight, **attributes)
+    y = b.node("Relu", y) if attributes and b.chance(0.5) else y
     b.values.remove(weight)
     if b.chance(0.8):
         b.node("QuantizeLinear", y, *_draw_scale(b, b.choose(*BYTES)))
 
 
-def grow_bytes(b: GraphBuilder) -> None:
-    """Adds a MaxPool of bytes."""
-    b.node("MaxPool", pick_bytes(b, 4), kernel_shape=[2, 2], strides=[2, 2])
-
+grow_bytes = one_of(lambda b: pick_bytes(b, 4), lambda b, x: b.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]))
 
 QUANTIZED: Operators = (
     (3, grow_quantize), (2, grow_dequantize), (1.5, grow_dynamic), (4, grow_integer_product), (2, grow_qdq), (0.4, grow_bytes),
@@ -710,8 +681,6 @@ QUANTIZED: Operators = (
 # If, Loop and Scan, with bodies that capture values of the graph around them
 
 _INNER = ("Relu", "Tanh", "Sigmoid", "Neg", "Abs")
-Port = tuple[str, DrawnValue | str, int]
-"""A port of a body: its name, the value whose type it has (or an element type, for a scalar), and the leading axes that it lacks."""
 
 
 def grow_if(b: GraphBuilder) -> None:
@@ -724,7 +693,7 @@ def grow_if(b: GraphBuilder) -> None:
     for operator in ("Add", b.choose("Sub", "Mul", "Max")):
         first, last = b.name("v"), b.name("v")
         nodes = f"{first} = {b.choose(*_INNER)} ({x.name}) {last} = {operator} ({first}, {y.name})"
-        bodies.append(_read_body(b, [], [(last, x, 0)], nodes))
+        bodies.append(_read_body(b, [], [_declare(last, x)], nodes))
     b.nodes_outputs("If", [condition], 1, captures=[x, y], then_branch=bodies[0], else_branch=bodies[1])
 
 
@@ -735,8 +704,8 @@ def grow_loop(b: GraphBuilder) -> None:
     count, going, state, still, inner, result, stacked = (b.name("v") for _ in range(7))
     nodes = f"{still} = Identity ({going}) {inner} = {b.choose('Add', 'Sub')} ({state}, {y.name}) "
     nodes += f"{result} = {b.choose('Tanh', 'Sigmoid')} ({inner}) {stacked} = {b.choose(*_INNER)} ({inner})"
-    inputs: list[Port] = [(count, "int64", 0), (going, "bool", 0), (state, x, 0)]
-    body = _read_body(b, inputs, [(still, "bool", 0), (result, x, 0), (stacked, x, 0)], nodes)
+    inputs = [f"int64 {count}", f"bool {going}", _declare(state, x)]
+    body = _read_body(b, inputs, [f"bool {still}", _declare(result, x), _declare(stacked, x)], nodes)
     start = np.array(True) if b.chance(0.5) else ""
     b.nodes_outputs("Loop", [np.array(b.integer(1, 5), np.int64), start, x], 2, captures=[y], body=body)
 
@@ -747,23 +716,22 @@ def grow_scan(b: GraphBuilder) -> None:
     state, item, inner, result, stacked = (b.name("v") for _ in range(5))
     nodes = f"{inner} = Add ({state}, {item}) {result} = {b.choose('Tanh', 'Sigmoid')} ({inner}) "
     nodes += f"{stacked} = {b.choose('Mul', 'Sub', 'Max')} ({result}, {item})"
-    body = _read_body(b, [(state, x, 1), (item, x, 1)], [(result, x, 1), (stacked, x, 1)], nodes)
-    start = b.weight(*(x.size(axis) for axis in range(1, x.rank)))
+    inputs, outputs = ([_declare(name, x, 1) for name in names] for names in ((state, item), (result, stacked)))
+    body = _read_body(b, inputs, outputs, nodes)
+    start = b.weight(*map(x.size, range(1, x.rank)))
     directions = [1] if b.chance(0.3) else None
     b.nodes_outputs("Scan", [start, x], 2, body=body, num_scan_inputs=1, scan_input_directions=directions)
 
 
-def _read_body(b: GraphBuilder, inputs: Sequence[Port], outputs: Sequence[Port], nodes: str) -> onnx.GraphProto:
-    def declare(port: Port) -> str:
-        name, like, lacking = port
-        if isinstance(like, str):
-            return f"{like} {name}"
-        sizes = ",".join("?" if size is None else str(size) for size in like.shape[lacking:])
-        return f"{ONNX_WORDS[like.dtype]}{f'[{sizes}]' if sizes else ''} {name}"
+def _declare(name: str, like: DrawnValue, lacking: int = 0) -> str:
+    """Returns a port of a body: a name with the type of a value that lacks so many leading axes."""
+    word = next(word for word, dtype in TYPES.items() if like.dtype == np.dtype(dtype).name)
+    sizes = ",".join("?" if size is None else str(size) for size in like.shape[lacking:])
+    return f"{word}{f'[{sizes}]' if sizes else ''} {name}"
 
-    return onnx.parser.parse_graph(
-        f"{b.name('body')} ({', '.join(map(declare, inputs))}) => ({', '.join(map(declare, outputs))}) {{ {nodes} }}"
-    )
+
+def _read_body(b: GraphBuilder, inputs: Sequence[str], outputs: Sequence[str], nodes: str) -> onnx.GraphProto:
+    return onnx.parser.parse_graph(f"{b.name('body')} ({', '.join(inputs)}) => ({', '.join(outputs)}) {{ {nodes} }}")
 
 
 CONTROL: Operators = ((1, grow_if), (1, grow_loop), (0.6, grow_scan))
@@ -771,7 +739,7 @@ CONTROL: Operators = ((1, grow_if), (1, grow_loop), (0.6, grow_scan))
 
 # Graphs
 
-VERSION = 2
+VERSION = 3
 """Version of the drawing; another version draws other graphs from the same seeds."""
 LENGTHS = (*range(1, 18), 20, 24, 27, 28, 29, 31, 32, 33, 40, 47, 48, 49, 63, 64, 65, 67)
 SIDES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15, 16, 17, 20, 28, 32, 40)
@@ -799,9 +767,11 @@ def draw_graph(seed: int) -> DrawnGraph:
     start, operators = FAMILIES[family]
     start(b)
     grow(b, operators, int(random.integers(3, 31)))
-    read = {name for node in b.nodes for name in node.input}
-    constants = {name: array for name, array in b.initializers.items() if name in read}
-    model = b.make_model(b.nodes, b.inputs, choose_outputs(b), constants, f"{family}_{seed}")
+    results = [value for value in b.values if value not in b.inputs]
+    # All unread values, at times also inner values and an input.
+    outputs = [value for value in results if value.name not in b.reads or b.chance(0.06)]
+    outputs += [b.choose(*b.inputs)] if b.chance(0.08) else []
+    model = b.make_model(b.nodes, b.inputs, b.shuffle(*outputs), b.initializers, f"{family}_{seed}")
     return DrawnGraph(seed, family, model, tuple({value.name: value.arrays[run] for value in b.inputs} for run in range(RUNS)))
 
 
@@ -815,15 +785,6 @@ def grow(b: GraphBuilder, operators: Operators, count: int) -> None:
             operators[int(b.random.choice(len(operators), p=weights / weights.sum()))][1](b)
         except NotApplicable:
             continue  # nodes that were added before stay in the graph; their unread values become outputs
-
-
-def choose_outputs(b: GraphBuilder) -> list[DrawnValue]:
-    """Returns the outputs: all unread values, at times also inner values and an input, in random order."""
-    results = [value for value in b.values if value not in b.inputs]
-    outputs = [value for value in results if value.name not in b.reads or b.chance(0.06)]
-    if b.chance(0.08):
-        outputs.append(b.choose(*b.inputs))
-    return b.shuffle(*outputs)
 
 
 def start_image(b: GraphBuilder) -> None:

@@ -65,19 +65,12 @@ class Noise:
     random: np.random.Generator
     units: float
 
-    def move(self, array: Any, dtype: str | None) -> Any:
-        """Returns the array with noise relative to each number; only floating-point arrays change."""
-        return array * (1 + self._draw(array, dtype)) if self._moves(array, dtype) else array
-
-    def shift(self, array: Any, dtype: str | None) -> Any:
-        """Returns the array with absolute noise: each number is moved as far as 1.0 would be by `move`."""
-        return array + self._draw(array, dtype) if self._moves(array, dtype) else array
-
-    def _moves(self, array: Any, dtype: str | None) -> bool:
-        return dtype in UNIT and self.units != 0 and _is_float(array)
-
-    def _draw(self, array: Any, dtype: str | None) -> Any:
-        return self.random.uniform(-1, 1, array.shape) * (self.units * UNIT[str(dtype)])
+    def move(self, array: Any, dtype: str | None, *, is_absolute: bool = False) -> Any:
+        """Returns the array with noise relative to each number, or as far as 1.0 is moved; only floating-point arrays change."""
+        if dtype is None or dtype not in UNIT or self.units == 0 or not _is_float(array):
+            return array
+        noise = self.random.uniform(-1, 1, array.shape) * (self.units * UNIT[dtype])
+        return array + noise if is_absolute else array * (1 + noise)
 
 
 class Reference:
@@ -98,33 +91,30 @@ class Reference:
         return program.run(tuple(widen(feeds[spec.name]) for spec in self.network.inputs))
 
     def _widen(self, program: Program, noise: Noise) -> Program:
-        return replace(
-            program,
-            values=tuple(widen(value) for value in program.values),
-            steps=tuple(self._widen_step(step, noise) for step in program.steps),
-        )
+        def widen_step(step: Step) -> Step:
+            bodies = tuple(replace(body, program=self._widen(body.program, noise)) for body in step.bodies)
+            return replace(step, function=partial(self._run, step, noise), bodies=bodies)
 
-    def _widen_step(self, step: Step, noise: Noise) -> Step:
-        bodies = tuple(replace(body, program=self._widen(body.program, noise)) for body in step.bodies)
-        return replace(step, function=partial(self._run, step, noise), bodies=bodies)
+        return replace(program, values=tuple(map(widen, program.values)), steps=tuple(map(widen_step, program.steps)))
 
     def _run(self, step: Step, noise: Noise, *inputs: Any, **bodies: Any) -> Any:
         node = step.node
-        results = self._call(step, self._move_operands(node, noise, inputs), bodies)
+
+        def compute() -> tuple[Any, ...]:
+            results = step.function(*self._move_operands(node, noise, inputs), **bodies)
+            return tuple(map(widen, results if isinstance(results, tuple) else (results,)))
+
+        results = compute()
         if noise.units and node.op_type in _QUANTIZING:
             # Noise on a scale moves all elements together, but engines break ties per element.
-            others = self._call(step, self._move_operands(node, noise, inputs), bodies)
+            others = compute()
             results = (np.where(noise.random.random(results[0].shape) < 0.5, results[0], others[0]), *results[1:])
-        if node.op_type not in _EXACT:
-            spread = noise.shift if node.op_type in _NEAR_ONE else noise.move
-            results = tuple(
-                spread(result, self._precision(node, name)) for result, name in zip(results, node.outputs, strict=False)
-            )
-        return results
-
-    def _call(self, step: Step, inputs: tuple[Any, ...], bodies: Mapping[str, Any]) -> tuple[Any, ...]:
-        results = step.function(*inputs, **bodies)
-        return tuple(widen(result) for result in (results if isinstance(results, tuple) else (results,)))
+        if node.op_type in _EXACT:
+            return results
+        return tuple(
+            noise.move(result, self._precision(node, name), is_absolute=node.op_type in _NEAR_ONE)
+            for result, name in zip(results, node.outputs, strict=False)
+        )
 
     def _move_operands(self, node: Node, noise: Noise, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if node.op_type in _EXACT or node.op_type in _ACCURATE:

@@ -324,6 +324,15 @@ _GEMM: Mapping[str, dict[str, Any]] = {
 """Activation of FusedGemm -> the attributes of its parameters."""
 for _turns in itertools.product(_BIT, _BIT):
     _a, _b = "[depth,rows]" if _turns[0] else "[rows,depth]", "[columns,depth]" if _turns[1] else "[depth,columns]"
+    _flags: dict[str, Any] = {"transA": _turns[0], "transB": _turns[1], "alpha": (0.25, 1.5)}
+    _words = [f"float32{_lead}{_a[1:]} float32{_lead}{_b[1:]}" for _lead in ("[", "[2,", "[2,3,")]
+    add_form("FusedMatMul TransposeMatMul", *_words, **_flags)
+    for _moves in itertools.product(_BIT, _BIT):
+        _left, _right = (
+            _shape.replace(",", ",2,3,") if _is_moved else _shape.replace("[", "[2,3,")
+            for _shape, _is_moved in zip((_a, _b), _moves, strict=True)
+        )
+        add_form("FusedMatMul", f"D{_left} D{_right}", transBatchA=_moves[0], transBatchB=_moves[1], **_flags)
     for _name, _more in _GEMM.items():
         _words = [f"float32{_a} float32{_b} ?float32{_c}" for _c in ("[columns]", "[1,columns]", "[rows,columns]", "[rows,1]")]
         _fixed: dict[str, Any] = {"transA": _turns[0], "transB": _turns[1], "alpha": 0.5, "beta": 2.0}
@@ -426,21 +435,6 @@ def _draw_fused_conv(rng: Generator, op_type: str) -> ContribCase:
     weight = f"float32{[outputs, channels, *windows['kernel_shape']]}"
     inputs = rng.arrays(f"float32{[2, group * channels, *rng.counts(7, 10, rank)]} {weight} ?float32[{outputs}]")
     return ContribCase(op_type, inputs, attributes)
-
-
-@draws("FusedMatMul", "TransposeMatMul")
-def _draw_product(rng: Generator, op_type: str) -> ContribCase:
-    lead = rng.choose(((), (2,), (2, 3)))
-    rows, depth, columns = rng.counts(1, 10, 3)
-    attributes: dict[str, Any] = {"alpha": rng.choose((0.25, 1.5))}
-    shapes = []
-    for name, sizes in (("A", (rows, depth)), ("B", (depth, columns))):
-        swaps, moves = rng.integer(2), rng.integer(2) if op_type == "FusedMatMul" and lead else 0
-        attributes |= {f"trans{name}": swaps} | ({f"transBatch{name}": moves} if moves else {})
-        shape = [*lead, *(reversed(sizes) if swaps else sizes)]
-        shapes.append([shape[-2], *shape[:-2], shape[-1]] if moves else shape)
-    kind = "float64" if op_type == "FusedMatMul" and rng.integer(4) == 0 else "float32"
-    return ContribCase(op_type, rng.arrays(f"{kind}{shapes[0]} {kind}{shapes[1]}"), attributes)
 
 
 @draws("Inverse")
