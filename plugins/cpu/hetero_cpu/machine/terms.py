@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import numpy as np
+
 from hetero_cpu.machine import llvm as ir
 
 if TYPE_CHECKING:
     from hetero_cpu.machine.code import Code
-
-
-def lanes_of(kind: ir.Type) -> tuple[ir.Type, int]:
-    """Returns the type of the elements of a type, and their number."""
-    return (kind.element, kind.count) if isinstance(kind, ir.VectorType) else (kind, 1)
 
 
 class Term:
@@ -56,6 +53,11 @@ class _Arithmetic(Term):
     def constant(self, value: float) -> Self:
         """Returns a constant of the same type."""
         return type(self)(self.code, ir.write_integer(self.value.type, int(value)))
+
+    def to_floats(self) -> Floats:
+        """Returns whole numbers as float32, rounded to nearest, ties to even."""
+        kind = ir.widen_type(ir.FLOAT, self.value.type.count)
+        return Floats(self.code, self.code.builder.convert("sitofp", self.value, kind))
 
     def _like(self, other: Self | float) -> Self:
         return other if isinstance(other, type(self)) else self.constant(other)  # type: ignore[arg-type]  # a number
@@ -139,10 +141,6 @@ class Integers(_Arithmetic):
 
     __slots__ = ()
 
-    def to_floats(self) -> Floats:
-        """Returns the numbers as float32, rounded to nearest, ties to even."""
-        return Floats(self.code, self.code.builder.convert("sitofp", self.value, ir.VectorType(ir.FLOAT, self.value.type.count)))
-
 
 class Floats(_Arithmetic):
     """A float32 or a vector of them, or of float64; both operands of an operator have the same width, or the second is a Python number."""
@@ -153,13 +151,13 @@ class Floats(_Arithmetic):
     @property
     def width(self) -> int:
         """The number of elements; 1 for a scalar."""
-        return lanes_of(self.value.type)[1]
+        width: int = self.value.type.count
+        return width
 
     def constant(self, value: float) -> Floats:
         """Returns a constant of the same type."""
-        if lanes_of(self.value.type)[0] is ir.DOUBLE:
-            return Floats(self.code, ir.write_float(value, self.width, ir.DOUBLE))
-        return self.code.constant(value, self.width)
+        rounded = value if self.value.type.element is ir.DOUBLE else float(np.float32(value))
+        return Floats(self.code, ir.write_float(self.value.type, rounded))
 
     def __truediv__(self, other: Floats | float) -> Floats:
         return self._emit("fdiv", other)
