@@ -122,7 +122,7 @@ class Code:
 
     def float_of(self, bits: Number) -> Floats:
         """Returns the float32 with the bits of the lower half of a number."""
-        return Floats(self, self.builder.convert("bitcast", self.builder.convert("trunc", bits.value, ir.I32), ir.FLOAT))
+        return bits.convert("trunc", ir.I32, Integers).convert("bitcast", ir.FLOAT, Floats)
 
     def variable(self, first: Term) -> Variable:
         """Returns a variable with its first value."""
@@ -142,7 +142,7 @@ class Code:
 
     def load_short(self, address: Number, offset: int = 0) -> Number:
         """Returns the int32 at an address."""
-        return Number(self, self.builder.convert("sext", self._load(address, offset, ir.I32), ir.I64))
+        return self.load_integers(address, offset, 1).convert("sext", ir.I64, Number)
 
     def load_double(self, address: Number) -> Floats:
         """Returns the float64 at an address, a scalar that is computed with other float64."""
@@ -150,26 +150,25 @@ class Code:
 
     def widen(self, value: Floats) -> Floats:
         """Returns float32 as float64."""
-        return Floats(self, self.builder.convert("fpext", value.value, ir.widen_type(ir.DOUBLE, value.width)))
+        return value.convert("fpext", ir.DOUBLE, Floats)
 
     def narrow(self, value: Floats) -> Floats:
         """Returns float64 as float32, rounded to nearest, ties to even."""
-        return Floats(self, self.builder.convert("fptrunc", value.value, ir.widen_type(ir.FLOAT, value.width)))
+        return value.convert("fptrunc", ir.FLOAT, Floats)
 
     def load_element(self, address: Number, dtype: str, lanes: int = 1) -> Number | Floats:
         """Returns an element, or a vector, of a type of `ELEMENTS` or `HALVES`: a whole number or truth value as int64."""
         kind = (ELEMENTS | HALVES)[dtype]
-        value = self._load(address, 0, ir.widen_type(kind, lanes))
+        value = Floats(self, self._load(address, 0, ir.widen_type(kind, lanes)))
         if dtype == "float16":
-            return Floats(self, self.builder.convert("fpext", value, ir.widen_type(ir.FLOAT, lanes)))
+            return value.convert("fpext", ir.FLOAT, Floats)
         if dtype == "bfloat16":
-            words = ir.widen_type(ir.I32, lanes)
-            bits = self.builder.compute("shl", self.builder.convert("zext", value, words), ir.write_integer(words, 16))
-            return Floats(self, self.builder.convert("bitcast", bits, ir.widen_type(ir.FLOAT, lanes)))
+            return value.convert("zext", ir.I32, Integers).compute("shl", 16).convert("bitcast", ir.FLOAT, Floats)
         if "float" in dtype:
-            return Floats(self, value)
-        widening = "zext" if dtype == "uint8" else "sext"
-        return Number(self, value if kind is ir.I64 else self.builder.convert(widening, value, ir.widen_type(ir.I64, lanes)))
+            return value
+        return (
+            Number(self, value.value) if kind is ir.I64 else value.convert("zext" if dtype == "uint8" else "sext", ir.I64, Number)
+        )
 
     def store_element(self, address: Number, term: Number | Floats, dtype: str) -> None:
         """Writes an element as `load_element` returns it; a whole number loses its upper bits."""
@@ -183,24 +182,23 @@ class Code:
 
     def number_of(self, condition: Mask) -> Number:
         """Returns 1 if a condition holds, else 0; of vectors a vector."""
-        return Number(self, self.builder.convert("zext", condition.value, ir.widen_type(ir.I64, condition.value.type.count)))
+        return condition.convert("zext", ir.I64, Number)
 
     def convert_element(self, term: Number | Floats, dtype: str) -> Number | Floats:
         """Returns an element as another type; a float that the type does not hold becomes the least whole number, as in NumPy."""
-        kind, lanes = term.value.type.element, term.value.type.count
         if dtype == "bool":
             if isinstance(term, Number):
                 return 1 - self.number_of(term.equals(0))
             return self.number_of(Mask(self, self.builder.compare("fcmp une", term.value, term.constant(0.0).value)))
         target = ELEMENTS[dtype]
         if "float" in dtype:
-            if kind is target:
+            if term.value.type.element is target:
                 return term
             name = "sitofp" if isinstance(term, Number) else "fpext" if target is ir.DOUBLE else "fptrunc"
-            return Floats(self, self.builder.convert(name, term.value, ir.widen_type(target, lanes)))
+            return term.convert(name, target, Floats)
         if not isinstance(term, Floats):
             return term
-        number, least = Number(self, self.builder.convert("fptosi", term.value, ir.widen_type(ir.I64, lanes))), -(1 << 31)
+        number, least = term.convert("fptosi", ir.I64, Number), -(1 << 31)
         fits = (number >= least) & (number < -least)
         return number if dtype == "int64" else fits.choose(number, number * 0 + least)
 
@@ -242,7 +240,7 @@ class Code:
 
     def whole(self, value: Floats) -> Integers:
         """Returns whole float32 as int32."""
-        return Integers(self, self.builder.convert("fptosi", value.value, ir.widen_type(ir.I32, value.width)))
+        return value.convert("fptosi", ir.I32, Integers)
 
     def zero_integers(self) -> Integers:
         """Returns a vector of zeros."""
@@ -250,47 +248,38 @@ class Code:
 
     def store_whole(self, address: Number, value: Floats, form: str, *, mask: Mask | None = None) -> None:
         """Writes whole float32 as "bytes" (0 to 255) or "words" of 16 bits, or the "lowest" byte of each; masked ones are not written."""
-        whole = self.builder.convert("bitcast" if form == "lowest" else "fptosi", value.value, ir.widen_type(ir.I32, value.width))
-        narrow = self.builder.convert("trunc", whole, ir.widen_type(ir.I16 if form == "words" else ir.I8, value.width))
-        self._store(address, 0, narrow, mask)
+        whole = value.convert("bitcast" if form == "lowest" else "fptosi", ir.I32, Integers)
+        self.store(address, whole.convert("trunc", ir.I16 if form == "words" else ir.I8, Integers), mask=mask)
 
     def load_bytes(self, address: Number, width: int, *, mask: Mask | None = None) -> Floats:
         """Returns `width` bytes of 0 to 255 as float32; masked elements are zeros and are not read."""
-        octets = self._load(address, 0, ir.widen_type(ir.I8, width), mask)
-        whole = self.builder.convert("zext", octets, ir.widen_type(ir.I32, width))
-        return Floats(self, self.builder.convert("sitofp", whole, ir.widen_type(ir.FLOAT, width)))
+        octets = Integers(self, self._load(address, 0, ir.widen_type(ir.I8, width), mask))
+        return octets.convert("zext", ir.I32, Integers).to_floats()
 
     def read_bits(self, words: Floats, first: int, count: int, *, is_scaled: bool = False) -> Floats:
         """Returns the whole numbers in bits `first` to `first` + count - 1 of words of 32 bits, which are given as float32.
 
         If it `is_scaled`, a number is 2**first times as large, which takes an instruction less; not if its bits are the highest.
         """
-        kind = ir.widen_type(ir.I32, words.width)
-        bits = self.builder.convert("bitcast", words.value, kind)
+        bits = words.convert("bitcast", ir.I32, Integers)
         is_highest, mask = first + count == 32, (1 << count) - 1
         if is_scaled and not is_highest:
             mask <<= first
         elif first:
-            bits = self.builder.compute("lshr", bits, ir.write_integer(kind, first))
-        if not is_highest:
-            bits = self.builder.compute("and", bits, ir.write_integer(kind, mask))
-        return Floats(self, self.builder.convert("sitofp", bits, ir.widen_type(ir.FLOAT, words.width)))
+            bits = bits.compute("lshr", first)
+        return (bits if is_highest else bits.compute("and", mask)).to_floats()
 
     def store_half(self, address: Number, value: Floats, half: str, *, mask: Mask | None = None) -> None:
         """Writes float32 as numbers of half precision, rounded to nearest, ties to even; a NaN stays one. Masked ones are not written."""
-        compute, width = self.builder.compute, value.width
         if half == "float16":
-            rounded = self.builder.convert("fptrunc", value.value, ir.widen_type(ir.HALF, width))
-        else:
-            # The processor's own instruction takes subnormal numbers for zeros.
-            kind = ir.widen_type(ir.I32, width)
-            one, shift, below_half, quiet = (ir.write_integer(kind, number) for number in (1, 16, 0x7FFF, 0x40))
-            bits = self.builder.convert("bitcast", value.value, kind)
-            upper = compute("lshr", bits, shift)
-            nearest = compute("lshr", compute("add", bits, compute("add", compute("and", upper, one), below_half)), shift)
-            chosen = self.builder.select(value.is_nan().value, compute("or", upper, quiet), nearest)
-            rounded = self.builder.convert("trunc", chosen, ir.widen_type(ir.I16, width))
-        self._store(address, 0, rounded, mask)
+            self.store(address, value.convert("fptrunc", ir.HALF, Floats), mask=mask)
+            return
+        # The processor's own instruction takes subnormal numbers for zeros.
+        bits = value.convert("bitcast", ir.I32, Integers)
+        upper = bits.compute("lshr", 16)
+        nearest = (bits + (upper.compute("and", 1) + 0x7FFF)).compute("lshr", 16)
+        chosen = value.is_nan().choose(upper.compute("or", 0x40), nearest)
+        self.store(address, chosen.convert("trunc", ir.I16, Integers), mask=mask)
 
     def mask_first(self, count: Number | int) -> Mask:
         """Returns a mask that holds for the first `count` elements, or for all, if there are fewer."""
@@ -319,10 +308,8 @@ class Code:
         """Returns 2**n for whole n of -126 to 127; of float64, -1022 to 1023."""
         is_double = exponent.value.type.element is ir.DOUBLE
         bits, bias, shift = (ir.I64, 1023, 52) if is_double else (ir.I32, 127, 23)
-        kind = ir.widen_type(bits, exponent.width)
-        biased = self.builder.compute("add", self.builder.convert("fptosi", exponent.value, kind), ir.write_integer(kind, bias))
-        power = self.builder.compute("shl", biased, ir.write_integer(kind, shift))
-        return Floats(self, self.builder.convert("bitcast", power, exponent.value.type))
+        biased = exponent.convert("fptosi", bits, Integers) + bias
+        return biased.compute("shl", shift).convert("bitcast", exponent.value.type.element, Floats)
 
     def scale_by_power(self, value: Floats, exponent: Floats) -> Floats:
         """Returns value * 2**n for whole n of -252 to 254 (float64: -2044 to 2046), rounded once if the result is subnormal."""
@@ -336,13 +323,10 @@ class Code:
 
     def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
         """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
-        kind, bits = value.value.type, ir.widen_type(ir.I32, value.width)
-        root, shift = (ir.write_integer(bits, number) for number in (0x3F3504F3, 23))
-        whole = self.builder.convert("bitcast", value.value, bits)
-        exponent = self.builder.compute("ashr", self.builder.compute("sub", whole, root), shift)
-        mantissa = self.builder.compute("sub", whole, self.builder.compute("shl", exponent, shift))
-        parts = self.builder.convert("bitcast", mantissa, kind), self.builder.convert("sitofp", exponent, kind)
-        return Floats(self, parts[0]), Floats(self, parts[1])
+        whole = value.convert("bitcast", ir.I32, Integers)
+        exponent = (whole - 0x3F3504F3).compute("ashr", 23)  # the bits of sqrt(1/2)
+        mantissa = whole - exponent.compute("shl", 23)
+        return mantissa.convert("bitcast", ir.FLOAT, Floats), exponent.to_floats()
 
     # The processor's own products of four bytes or two bfloat16: of vectors, and of whole matrices with AMX.
 

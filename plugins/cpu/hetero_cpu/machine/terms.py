@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from hetero_cpu.machine.code import Code
 
 
+_Chosen = TypeVar("_Chosen", bound="Term")
+
+
 class Term:
     """A value of the function under construction. `code` emits the instructions of operators."""
 
@@ -24,8 +27,10 @@ class Term:
     def __init__(self, code: Code, value: Any) -> None:
         self.code, self.value = code, value
 
-
-_Chosen = TypeVar("_Chosen", bound=Term)
+    def convert(self, operation: str, element: ir.Type, kind: type[_Chosen]) -> _Chosen:
+        """Returns it as another kind of term with elements of another type, by an instruction such as "bitcast" or "sitofp"."""
+        target = ir.widen_type(element, self.value.type.count)
+        return kind(self.code, self.code.builder.convert(operation, self.value, target))
 
 
 class Mask(Term):
@@ -56,31 +61,31 @@ class _Arithmetic(Term):
 
     def to_floats(self) -> Floats:
         """Returns whole numbers as float32, rounded to nearest, ties to even."""
-        kind = ir.widen_type(ir.FLOAT, self.value.type.count)
-        return Floats(self.code, self.code.builder.convert("sitofp", self.value, kind))
+        return self.convert("sitofp", ir.FLOAT, Floats)
 
     def _like(self, other: Self | float) -> Self:
         return other if isinstance(other, type(self)) else self.constant(other)  # type: ignore[arg-type]  # a number
 
-    def _emit(self, name: str, other: Self | float, *, turned: bool = False) -> Self:
+    def compute(self, name: str, other: Self | float, *, turned: bool = False) -> Self:
+        """Returns the result of an instruction such as "shl" on this and another term, `turned` of the other and this."""
         left, right = self.value, self._like(other).value
         if turned:
             left, right = right, left
         return type(self)(self.code, self.code.builder.compute(name, left, right))
 
     def __add__(self, other: Self | float) -> Self:
-        return self._emit(self._ADD, other)
+        return self.compute(self._ADD, other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Self | float) -> Self:
-        return self._emit(self._SUBTRACT, other)
+        return self.compute(self._SUBTRACT, other)
 
     def __rsub__(self, other: float) -> Self:
-        return self._emit(self._SUBTRACT, other, turned=True)
+        return self.compute(self._SUBTRACT, other, turned=True)
 
     def __mul__(self, other: Self | float) -> Self:
-        return self._emit(self._MULTIPLY, other)
+        return self.compute(self._MULTIPLY, other)
 
     __rmul__ = __mul__
 
@@ -129,11 +134,11 @@ class Number(_Arithmetic):
 
     def __floordiv__(self, other: Number | int) -> Number:
         """The quotient of two numbers that are not negative."""
-        return self._emit("udiv", other)
+        return self.compute("udiv", other)
 
     def __mod__(self, other: Number | int) -> Number:
         """The remainder of two numbers that are not negative."""
-        return self._emit("urem", other)
+        return self.compute("urem", other)
 
 
 class Integers(_Arithmetic):
@@ -160,10 +165,10 @@ class Floats(_Arithmetic):
         return Floats(self.code, ir.write_float(self.value.type, rounded))
 
     def __truediv__(self, other: Floats | float) -> Floats:
-        return self._emit("fdiv", other)
+        return self.compute("fdiv", other)
 
     def __rtruediv__(self, other: float) -> Floats:
-        return self._emit("fdiv", other, turned=True)
+        return self.compute("fdiv", other, turned=True)
 
     def __neg__(self) -> Floats:
         return Floats(self.code, self.code.builder.give(self.value.type, f"fneg {self.value.type.text} {self.value.text}"))
