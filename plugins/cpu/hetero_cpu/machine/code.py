@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hetero_cpu.machine import llvm as ir
-from hetero_cpu.machine.terms import Floats, Integers, Mask, Number, Term, lanes_of
+from hetero_cpu.machine.terms import Floats, Integers, Mask, Number, Term
 
 FLOAT_BYTES, HALF_BYTES = 4, 2
 ELEMENTS = {
-    "bool": (ir.I8, 1), "int8": (ir.I8, 1), "uint8": (ir.I8, 1), "int32": (ir.I32, 4), "int64": (ir.I64, 8),
-    "float32": (ir.FLOAT, 4), "float64": (ir.DOUBLE, 8),
+    "bool": ir.I8, "int8": ir.I8, "uint8": ir.I8, "int32": ir.I32, "int64": ir.I64, "float32": ir.FLOAT, "float64": ir.DOUBLE,
 }  # fmt: skip
-"""Element types of which a kernel may hold a single element, and their bytes."""
-_BYTES = {**dict(ELEMENTS.values()), ir.HALF: HALF_BYTES, ir.I16: HALF_BYTES}
-HALVES = ("float16", "bfloat16")
+"""Element types of which a kernel may hold a single element, as they lie in memory."""
+HALVES = {"float16": ir.HALF, "bfloat16": ir.I16}
 """Element types that are float32 in registers."""
+
+_Scalar = TypeVar("_Scalar", bound=Term)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class Code:
 
     def finish(self) -> Code:
         """Ends the function, and returns it."""
-        self.builder.end_function()
+        self.builder.end("ret void")
         self._entry.branch(self._first)
         return self
 
@@ -75,30 +75,30 @@ class Code:
         """Returns the module as LLVM reads it."""
         return str(self.module)
 
-    def inner(self, name: str, parameters: int) -> Code:
-        """Returns another function of the same module, which only this module can call."""
-        return Code(name, parameters, self.width, self.module)
-
     def find_inner(self, name: str, parameters: int, emit: Callable[[Code], None]) -> Code:
-        """Returns the inner function of a name; `emit` emits and finishes it when it is first asked for."""
+        """Returns a function that only this module can call; `emit` emits and finishes it when it is first asked for."""
         if name not in self._inners:
-            self._inners[name] = self.inner(name, parameters)
+            self._inners[name] = Code(name, parameters, self.width, self.module)
             emit(self._inners[name])
         return self._inners[name]
 
     def call(self, function: Code, *arguments: Number | int) -> None:
         """Calls a function of the same module."""
-        self.builder.call(function.function, [self.number(argument).value for argument in arguments])
+        self._invoke(function.function.name, ir.VOID, *(self.number(argument).value for argument in arguments))
 
     def call_address(self, address: Number, *arguments: Number | int) -> None:
         """Calls the function at an address with numbers; it returns nothing."""
         pointer = self.builder.convert("inttoptr", address.value, ir.POINTER)
-        self.builder.call_pointer(pointer.text, ir.VOID, [self.number(argument).value for argument in arguments])
+        self.builder.call(pointer.text, ir.VOID, [self.number(argument).value for argument in arguments])
 
     def call_outside(self, name: str, *arguments: Number | int) -> Number:
         """Calls a function of the C library, int64 to int64; its name has to be imported when the module is linked."""
-        function = self.module.declare(name, ir.I64, [ir.I64] * len(arguments))
-        return Number(self, self.builder.call(function, [self.number(argument).value for argument in arguments]))
+        return Number(self, self._invoke(name, ir.I64, *(self.number(argument).value for argument in arguments)))
+
+    def _invoke(self, name: str, result: ir.Type, *operands: ir.Value) -> ir.Value:
+        """Calls a function by its name, which is declared for these operands if it is not of this module."""
+        self.module.declare(name, result, [operand.type for operand in operands])
+        return self.builder.call(f'@"{name}"', result, operands)
 
     # Values.
 
@@ -109,11 +109,12 @@ class Code:
     def constant(self, value: float, width: int | None = None) -> Floats:
         """Returns a constant vector, or a scalar for width 1; the value is rounded to float32."""
         lanes = self.width if width is None else width
-        return Floats(self, ir.write_float(float(np.float32(value)), lanes))
+        return Floats(self, ir.write_float(ir.widen_type(ir.FLOAT, lanes), float(np.float32(value))))
 
-    def spread(self, scalar: Floats) -> Floats:
-        """Returns a vector with the same element in each lane."""
-        return Floats(self, self.builder.spread(scalar.value, self.width))
+    def spread(self, scalar: _Scalar, lanes: int | None = None) -> _Scalar:
+        """Returns a vector with the same element in each lane; the element itself for a single lane."""
+        lanes = self.width if lanes is None else lanes
+        return scalar if lanes == 1 else type(scalar)(self, self.builder.spread(scalar.value, lanes))
 
     def hide(self, value: Number) -> Number:
         """Returns the same number in a register of its own: LLVM does not know how it was made, and so does not make it again."""
@@ -121,7 +122,7 @@ class Code:
 
     def float_of(self, bits: Number) -> Floats:
         """Returns the float32 with the bits of the lower half of a number."""
-        return Floats(self, self.builder.convert("bitcast", self.builder.convert("trunc", bits.value, ir.I32), ir.FLOAT))
+        return bits.convert("trunc", ir.I32, Integers).convert("bitcast", ir.FLOAT, Floats)
 
     def variable(self, first: Term) -> Variable:
         """Returns a variable with its first value."""
@@ -137,80 +138,67 @@ class Code:
 
     def load_number(self, address: Number, offset: int = 0) -> Number:
         """Returns the int64 at an address."""
-        return Number(self, self.builder.load(self._point(address, offset), ir.I64, 8))
+        return Number(self, self._load(address, offset, ir.I64))
 
     def load_short(self, address: Number, offset: int = 0) -> Number:
         """Returns the int32 at an address."""
-        return Number(self, self.builder.convert("sext", self.builder.load(self._point(address, offset), ir.I32, 4), ir.I64))
+        return self.load_integers(address, offset, 1).convert("sext", ir.I64, Number)
 
-    def load_double(self, address: Number, offset: int = 0) -> Floats:
+    def load_double(self, address: Number) -> Floats:
         """Returns the float64 at an address, a scalar that is computed with other float64."""
-        return Floats(self, self.builder.load(self._point(address, offset), ir.DOUBLE, 8))
-
-    def store_double(self, address: Number, value: Floats, offset: int = 0) -> None:
-        """Writes a float64."""
-        self.builder.store(value.value, self._point(address, offset), 8)
+        return Floats(self, self._load(address, 0, ir.DOUBLE))
 
     def widen(self, value: Floats) -> Floats:
         """Returns float32 as float64."""
-        return Floats(self, self.builder.convert("fpext", value.value, _lanes(ir.DOUBLE, value.width)))
+        return value.convert("fpext", ir.DOUBLE, Floats)
 
     def narrow(self, value: Floats) -> Floats:
         """Returns float64 as float32, rounded to nearest, ties to even."""
-        return Floats(self, self.builder.convert("fptrunc", value.value, _lanes(ir.FLOAT, value.width)))
+        return value.convert("fptrunc", ir.FLOAT, Floats)
 
     def load_element(self, address: Number, dtype: str, lanes: int = 1) -> Number | Floats:
         """Returns an element, or a vector, of a type of `ELEMENTS` or `HALVES`: a whole number or truth value as int64."""
-        if dtype in HALVES:
-            kind, nbytes = ir.HALF if dtype == "float16" else ir.I16, HALF_BYTES
-        else:
-            kind, nbytes = ELEMENTS[dtype]
-        value = self.builder.load(self._point(address, 0), _lanes(kind, lanes), nbytes)
+        kind = (ELEMENTS | HALVES)[dtype]
+        value = Floats(self, self._load(address, 0, ir.widen_type(kind, lanes)))
         if dtype == "float16":
-            return Floats(self, self.builder.convert("fpext", value, _lanes(ir.FLOAT, lanes)))
+            return value.convert("fpext", ir.FLOAT, Floats)
         if dtype == "bfloat16":
-            words = _lanes(ir.I32, lanes)
-            bits = self.builder.compute("shl", self.builder.convert("zext", value, words), ir.write_integer(words, 16))
-            return Floats(self, self.builder.convert("bitcast", bits, _lanes(ir.FLOAT, lanes)))
+            return value.convert("zext", ir.I32, Integers).compute("shl", 16).convert("bitcast", ir.FLOAT, Floats)
         if "float" in dtype:
-            return Floats(self, value)
-        widening = "zext" if dtype == "uint8" else "sext"
-        return Number(self, value if kind is ir.I64 else self.builder.convert(widening, value, _lanes(ir.I64, lanes)))
+            return value
+        return (
+            Number(self, value.value) if kind is ir.I64 else value.convert("zext" if dtype == "uint8" else "sext", ir.I64, Number)
+        )
 
     def store_element(self, address: Number, term: Number | Floats, dtype: str) -> None:
         """Writes an element as `load_element` returns it; a whole number loses its upper bits."""
         if isinstance(term, Floats) and dtype in HALVES:
             self.store_half(address, term, dtype)
             return
-        (kind, lanes), (target, nbytes) = lanes_of(term.value.type), ELEMENTS[dtype]
-        value = term.value if kind is target else self.builder.convert("trunc", term.value, _lanes(target, lanes))
-        self.builder.store(value, self._point(address, 0), nbytes)
-
-    def repeat_element(self, term: Number | Floats, lanes: int) -> Number | Floats:
-        """Returns a vector with the same element in each lane; the element itself for a single lane."""
-        return term if lanes == 1 else type(term)(self, self.builder.spread(term.value, lanes))
+        value, kind = term.value, ELEMENTS[dtype]
+        if value.type.element is not kind:
+            value = self.builder.convert("trunc", value, ir.widen_type(kind, value.type.count))
+        self._store(address, 0, value)
 
     def number_of(self, condition: Mask) -> Number:
         """Returns 1 if a condition holds, else 0; of vectors a vector."""
-        kind = _lanes(ir.I64, lanes_of(condition.value.type)[1])
-        return Number(self, self.builder.convert("zext", condition.value, kind))
+        return condition.convert("zext", ir.I64, Number)
 
     def convert_element(self, term: Number | Floats, dtype: str) -> Number | Floats:
         """Returns an element as another type; a float that the type does not hold becomes the least whole number, as in NumPy."""
-        kind, lanes = lanes_of(term.value.type)
         if dtype == "bool":
             if isinstance(term, Number):
                 return 1 - self.number_of(term.equals(0))
             return self.number_of(Mask(self, self.builder.compare("fcmp une", term.value, term.constant(0.0).value)))
-        target = ELEMENTS[dtype][0]
+        target = ELEMENTS[dtype]
         if "float" in dtype:
-            if kind is target:
+            if term.value.type.element is target:
                 return term
             name = "sitofp" if isinstance(term, Number) else "fpext" if target is ir.DOUBLE else "fptrunc"
-            return Floats(self, self.builder.convert(name, term.value, _lanes(target, lanes)))
+            return term.convert(name, target, Floats)
         if not isinstance(term, Floats):
             return term
-        number, least = Number(self, self.builder.convert("fptosi", term.value, _lanes(ir.I64, lanes))), -(1 << 31)
+        number, least = term.convert("fptosi", ir.I64, Number), -(1 << 31)
         fits = (number >= least) & (number < -least)
         return number if dtype == "int64" else fits.choose(number, number * 0 + least)
 
@@ -218,100 +206,80 @@ class Code:
         """Returns the numbers of a row by their names, in the order in which they stand there."""
         return {name: self.load_number(row, 8 * position) for position, name in enumerate(names)}
 
-    def store_number(self, address: Number, value: Number | int, offset: int = 0) -> None:
-        """Writes an int64."""
-        self.builder.store(self.number(value).value, self._point(address, offset), 8)
-
     def load_scalar(self, address: Number, offset: int = 0) -> Floats:
         """Returns the float32 at an address."""
-        return Floats(self, self.builder.load(self._point(address, offset), ir.FLOAT, FLOAT_BYTES))
+        return Floats(self, self._load(address, offset, ir.FLOAT))
 
     def load(self, address: Number, offset: int = 0, *, mask: Mask | None = None) -> Floats:
         """Returns the vector at an address; masked elements are zeros and are not read."""
-        return Floats(self, self._load(self._point(address, offset), ir.FLOAT, self.width, mask))
+        return Floats(self, self._load(address, offset, ir.widen_type(ir.FLOAT, self.width), mask))
 
-    def _load(self, pointer: ir.Value, element: ir.Type, width: int, mask: Mask | None) -> ir.Value:
-        kind, nbytes = _lanes(element, width), _BYTES[element]
+    def _load(self, address: Number, offset: int, kind: ir.Type, mask: Mask | None = None) -> ir.Value:
+        pointer = self._point(address, offset)
         if mask is None:
-            return self.builder.load(pointer, kind, nbytes)
-        function = self.module.declare(f"llvm.masked.load.{_name_kind(kind)}.p0", kind, [ir.POINTER, ir.I32, mask.value.type, kind])
-        zeros = ir.write_float(0.0, width) if element is ir.FLOAT else ir.write_integer(kind, 0)
-        return self.builder.call(function, [pointer, ir.write_integer(ir.I32, nbytes), mask.value, zeros])
+            return self.builder.load(pointer, kind, kind.nbytes)
+        zeros = ir.write_float(kind, 0.0) if kind.element is ir.FLOAT else ir.write_integer(kind, 0)
+        align = ir.write_integer(ir.I32, kind.nbytes)
+        return self._invoke(f"llvm.masked.load.{kind.short}.p0", kind, pointer, align, mask.value, zeros)
 
-    def store(self, address: Number, value: Floats, offset: int = 0, *, mask: Mask | None = None) -> None:
-        """Writes a vector or a scalar; masked elements are not written."""
-        self._store(self._point(address, offset), value.value, mask)
+    def store(self, address: Number, value: Term | int, offset: int = 0, *, mask: Mask | None = None) -> None:
+        """Writes a vector or a scalar, a Python number as int64; masked elements are not written."""
+        self._store(address, offset, value.value if isinstance(value, Term) else self.number(value).value, mask)
 
-    def _store(self, pointer: ir.Value, value: ir.Value, mask: Mask | None) -> None:
-        kind = value.type
-        nbytes = _BYTES[lanes_of(kind)[0]]
+    def _store(self, address: Number, offset: int, value: ir.Value, mask: Mask | None = None) -> None:
+        pointer, kind = self._point(address, offset), value.type
         if mask is None:
-            self.builder.store(value, pointer, nbytes)
-            return
-        function = self.module.declare(
-            f"llvm.masked.store.{_name_kind(kind)}.p0", ir.VOID, [kind, ir.POINTER, ir.I32, mask.value.type]
-        )
-        self.builder.call(function, [value, pointer, ir.write_integer(ir.I32, nbytes), mask.value])
+            self.builder.store(value, pointer, kind.nbytes)
+        else:
+            align = ir.write_integer(ir.I32, kind.nbytes)
+            self._invoke(f"llvm.masked.store.{kind.short}.p0", ir.VOID, value, pointer, align, mask.value)
 
-    def load_integers(self, address: Number, offset: int = 0) -> Integers:
-        """Returns the vector of int32 at an address."""
-        return Integers(self, self.builder.load(self._point(address, offset), ir.VectorType(ir.I32, self.width), 4))
+    def load_integers(self, address: Number, offset: int = 0, lanes: int | None = None) -> Integers:
+        """Returns the vector of int32 at an address, or of as many `lanes`; a lane may be four bytes."""
+        return Integers(self, self._load(address, offset, ir.widen_type(ir.I32, self.width if lanes is None else lanes)))
 
-    def spread_integer(self, address: Number, offset: int = 0) -> Integers:
-        """Returns a vector with the int32 at an address, or the four bytes there, in each lane."""
-        return Integers(self, self.builder.spread(self.builder.load(self._point(address, offset), ir.I32, 4), self.width))
-
-    def spread_whole(self, value: Floats) -> Integers:
-        """Returns a vector with a whole float32 in each lane."""
-        return Integers(self, self.builder.spread(self.builder.convert("fptosi", value.value, ir.I32), self.width))
+    def whole(self, value: Floats) -> Integers:
+        """Returns whole float32 as int32."""
+        return value.convert("fptosi", ir.I32, Integers)
 
     def zero_integers(self) -> Integers:
         """Returns a vector of zeros."""
-        return Integers(self, ir.write_integer(ir.VectorType(ir.I32, self.width), 0))
+        return Integers(self, ir.write_integer(ir.widen_type(ir.I32, self.width), 0))
 
     def store_whole(self, address: Number, value: Floats, form: str, *, mask: Mask | None = None) -> None:
         """Writes whole float32 as "bytes" (0 to 255) or "words" of 16 bits, or the "lowest" byte of each; masked ones are not written."""
-        whole = self.builder.convert("bitcast" if form == "lowest" else "fptosi", value.value, _lanes(ir.I32, value.width))
-        narrow = self.builder.convert("trunc", whole, _lanes(ir.I16 if form == "words" else ir.I8, value.width))
-        self._store(self._point(address, 0), narrow, mask)
+        whole = value.convert("bitcast" if form == "lowest" else "fptosi", ir.I32, Integers)
+        self.store(address, whole.convert("trunc", ir.I16 if form == "words" else ir.I8, Integers), mask=mask)
 
     def load_bytes(self, address: Number, width: int, *, mask: Mask | None = None) -> Floats:
         """Returns `width` bytes of 0 to 255 as float32; masked elements are zeros and are not read."""
-        octets = self._load(self._point(address, 0), ir.I8, width, mask)
-        whole = self.builder.convert("zext", octets, _lanes(ir.I32, width))
-        return Floats(self, self.builder.convert("sitofp", whole, _lanes(ir.FLOAT, width)))
+        octets = Integers(self, self._load(address, 0, ir.widen_type(ir.I8, width), mask))
+        return octets.convert("zext", ir.I32, Integers).to_floats()
 
     def read_bits(self, words: Floats, first: int, count: int, *, is_scaled: bool = False) -> Floats:
         """Returns the whole numbers in bits `first` to `first` + count - 1 of words of 32 bits, which are given as float32.
 
         If it `is_scaled`, a number is 2**first times as large, which takes an instruction less; not if its bits are the highest.
         """
-        kind = _lanes(ir.I32, words.width)
-        bits = self.builder.convert("bitcast", words.value, kind)
+        bits = words.convert("bitcast", ir.I32, Integers)
         is_highest, mask = first + count == 32, (1 << count) - 1
         if is_scaled and not is_highest:
             mask <<= first
         elif first:
-            bits = self.builder.compute("lshr", bits, ir.write_integer(kind, first))
-        if not is_highest:
-            bits = self.builder.compute("and", bits, ir.write_integer(kind, mask))
-        return Floats(self, self.builder.convert("sitofp", bits, _lanes(ir.FLOAT, words.width)))
+            bits = bits.compute("lshr", first)
+        return (bits if is_highest else bits.compute("and", mask)).to_floats()
 
     def store_half(self, address: Number, value: Floats, half: str, *, mask: Mask | None = None) -> None:
         """Writes float32 as numbers of half precision, rounded to nearest, ties to even; a NaN stays one. Masked ones are not written."""
-        compute, width = self.builder.compute, value.width
         if half == "float16":
-            rounded = self.builder.convert("fptrunc", value.value, _lanes(ir.HALF, width))
-        else:
-            # The processor's own instruction takes subnormal numbers for zeros.
-            kind = _lanes(ir.I32, width)
-            one, shift, below_half, quiet = (ir.write_integer(kind, number) for number in (1, 16, 0x7FFF, 0x40))
-            bits = self.builder.convert("bitcast", value.value, kind)
-            upper = compute("lshr", bits, shift)
-            nearest = compute("lshr", compute("add", bits, compute("add", compute("and", upper, one), below_half)), shift)
-            chosen = self.builder.select(value.is_nan().value, compute("or", upper, quiet), nearest)
-            rounded = self.builder.convert("trunc", chosen, _lanes(ir.I16, width))
-        self._store(self._point(address, 0), rounded, mask)
+            self.store(address, value.convert("fptrunc", ir.HALF, Floats), mask=mask)
+            return
+        # The processor's own instruction takes subnormal numbers for zeros.
+        bits = value.convert("bitcast", ir.I32, Integers)
+        upper = bits.compute("lshr", 16)
+        nearest = (bits + (upper.compute("and", 1) + 0x7FFF)).compute("lshr", 16)
+        chosen = value.is_nan().choose(upper.compute("or", 0x40), nearest)
+        self.store(address, chosen.convert("trunc", ir.I16, Integers), mask=mask)
 
     def mask_first(self, count: Number | int) -> Mask:
         """Returns a mask that holds for the first `count` elements, or for all, if there are fewer."""
@@ -326,113 +294,83 @@ class Code:
 
     # Arithmetic beyond the operators.
 
-    def float_from(self, number: Number) -> Floats:
-        """Returns a number as float32."""
-        return Floats(self, self.builder.convert("sitofp", number.value, ir.FLOAT))
-
     def multiply_add(self, left: Floats, right: Floats, added: Floats) -> Floats:
         """Returns left * right + added, rounded once."""
         kind = left.value.type
-        function = self.module.declare(f"llvm.fma.{_name_kind(kind)}", kind, [kind] * 3)
-        return Floats(self, self.builder.call(function, [left.value, right.value, added.value]))
+        return Floats(self, self._invoke(f"llvm.fma.{kind.short}", kind, left.value, right.value, added.value))
 
     def call_intrinsic(self, name: str, value: Floats) -> Floats:
         """Returns an intrinsic of LLVM of one operand, as "sqrt", "fabs", "rint"."""
         kind = value.value.type
-        return Floats(self, self.builder.call(self.module.declare(f"llvm.{name}.{_name_kind(kind)}", kind, [kind]), [value.value]))
+        return Floats(self, self._invoke(f"llvm.{name}.{kind.short}", kind, value.value))
 
     def _raise_two(self, exponent: Floats) -> Floats:
         """Returns 2**n for whole n of -126 to 127; of float64, -1022 to 1023."""
-        element, lanes = lanes_of(exponent.value.type)
-        bits, bias, shift = (ir.I64, 1023, 52) if element is ir.DOUBLE else (ir.I32, 127, 23)
-        kind = _lanes(bits, lanes)
-        biased = self.builder.compute("add", self.builder.convert("fptosi", exponent.value, kind), ir.write_integer(kind, bias))
-        power = self.builder.compute("shl", biased, ir.write_integer(kind, shift))
-        return Floats(self, self.builder.convert("bitcast", power, exponent.value.type))
+        is_double = exponent.value.type.element is ir.DOUBLE
+        bits, bias, shift = (ir.I64, 1023, 52) if is_double else (ir.I32, 127, 23)
+        biased = exponent.convert("fptosi", bits, Integers) + bias
+        return biased.compute("shl", shift).convert("bitcast", exponent.value.type.element, Floats)
 
     def scale_by_power(self, value: Floats, exponent: Floats) -> Floats:
         """Returns value * 2**n for whole n of -252 to 254 (float64: -2044 to 2046), rounded once if the result is subnormal."""
         if value.width == 16:
-            kind = value.value.type
-            name = "llvm.x86.avx512.mask.scalef.ps.512"
-            function = self.module.declare(name, kind, [kind] * 3 + [ir.I16, ir.I32])
+            operands = value.value, exponent.value, value.value
             all_of_them, as_set = ir.write_integer(ir.I16, -1), ir.write_integer(ir.I32, 4)
-            return Floats(self, self.builder.call(function, [value.value, exponent.value, value.value, all_of_them, as_set]))
+            name = "llvm.x86.avx512.mask.scalef.ps.512"
+            return Floats(self, self._invoke(name, value.value.type, *operands, all_of_them, as_set))
         half = self.call_intrinsic("floor", exponent * 0.5)
         return value * self._raise_two(half) * self._raise_two(exponent - half)
 
     def split_exponent(self, value: Floats) -> tuple[Floats, Floats]:
         """Returns m of sqrt(1/2) to sqrt(2) and whole n with value = m * 2**n, for positive values that are not subnormal."""
-        kind, bits = value.value.type, _lanes(ir.I32, value.width)
-        root, shift = (ir.write_integer(bits, number) for number in (0x3F3504F3, 23))
-        whole = self.builder.convert("bitcast", value.value, bits)
-        exponent = self.builder.compute("ashr", self.builder.compute("sub", whole, root), shift)
-        mantissa = self.builder.compute("sub", whole, self.builder.compute("shl", exponent, shift))
-        parts = self.builder.convert("bitcast", mantissa, kind), self.builder.convert("sitofp", exponent, kind)
-        return Floats(self, parts[0]), Floats(self, parts[1])
+        whole = value.convert("bitcast", ir.I32, Integers)
+        exponent = (whole - 0x3F3504F3).compute("ashr", 23)  # the bits of sqrt(1/2)
+        mantissa = whole - exponent.compute("shl", 23)
+        return mantissa.convert("bitcast", ir.FLOAT, Floats), exponent.to_floats()
 
     # The processor's own products of four bytes or two bfloat16: of vectors, and of whole matrices with AMX.
 
     def multiply_bytes(self, left: Integers, right: Integers, total: Integers) -> Integers:
         """Returns total + the sum of four products of unsigned and signed bytes in each lane, exact to 32 bits. Only with VNNI."""
-        kind = total.value.type
-        function = self.module.declare(f"llvm.x86.avx512.vpdpbusd.{32 * self.width}", kind, [kind] * 3)
-        return Integers(self, self.builder.call(function, [total.value, left.value, right.value]))
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * self.width}"
+        return Integers(self, self._invoke(name, total.value.type, total.value, left.value, right.value))
 
     def multiply_byte_pairs(self, left: Integers, right: Integers, total: Integers) -> Integers:
         """Returns what `multiply_bytes` returns, on any processor, if the sums of two adjacent products fit into 16 bits."""
-        words, octets = ir.VectorType(ir.I16, 2 * self.width), ir.VectorType(ir.I8, 4 * self.width)
+        words, octets = ir.widen_type(ir.I16, 2 * self.width), ir.widen_type(ir.I8, 4 * self.width)
         name = "avx512.pmaddubs.w.512" if self.width == 16 else "avx2.pmadd.ub.sw"
         sides = [self.builder.convert("bitcast", side.value, octets) for side in (left, right)]
-        products = self.builder.call(self.module.declare(f"llvm.x86.{name}", words, [octets] * 2), sides)
+        products = self._invoke(f"llvm.x86.{name}", words, *sides)
         return self._add_word_products([products, ir.write_integer(words, 1)], total)
 
     def multiply_words(self, left: Integers, right: Integers, total: Integers) -> Integers:
         """Returns total + the sum of two products of signed numbers of 16 bits in each lane, exact to 32 bits, on any processor."""
-        words = ir.VectorType(ir.I16, 2 * self.width)
+        words = ir.widen_type(ir.I16, 2 * self.width)
         return self._add_word_products([self.builder.convert("bitcast", side.value, words) for side in (left, right)], total)
 
     def _add_word_products(self, sides: list[Any], total: Integers) -> Integers:
-        kind = total.value.type
         name = "avx512.pmaddw.d.512" if self.width == 16 else "avx2.pmadd.wd"
-        sums = self.builder.call(self.module.declare(f"llvm.x86.{name}", kind, [side.type for side in sides]), sides)
+        sums = self._invoke(f"llvm.x86.{name}", total.value.type, *sides)
         return Integers(self, self.builder.hide(self.builder.compute("add", total.value, sums)))
 
     def multiply_halves(self, left: Floats, right: Floats, total: Floats) -> Floats:
         """Returns total + the sum of the products of two bfloat16 in each lane, which hold the bits of float32. Only with AVX512_BF16."""
-        kind, halves = total.value.type, ir.VectorType(ir.BFLOAT, 2 * self.width)
-        function = self.module.declare(f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.width}", kind, [kind, halves, halves])
-        sides = [self.builder.convert("bitcast", side.value, halves) for side in (left, right)]
-        return Floats(self, self.builder.call(function, [total.value, *sides]))
+        sides = [self.builder.convert("bitcast", side.value, ir.widen_type(ir.BFLOAT, 2 * self.width)) for side in (left, right)]
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.width}"
+        return Floats(self, self._invoke(name, total.value.type, total.value, *sides))
 
-    def use_tiles(self, config: Number) -> None:
-        """Sets the shapes of the eight tiles by the 64 bytes at an address. Only with AMX, as all that follows. Source: Intel SDM."""
-        self._call_tiles("ldtilecfg", self._point(config, 0))
+    def call_tiles(self, name: str, *tiles: int, address: Number | None = None, stride: Number | int | None = None) -> None:
+        """Emits an instruction of AMX on tiles: of rows at an address, `stride` bytes apart, of the 64 bytes of shapes there, or of sums.
 
-    def release_tiles(self) -> None:
-        """Ends the use of tiles."""
-        self._call_tiles("tilerelease")
-
-    def clear_tile(self, tile: int) -> None:
-        """Sets a tile to zeros."""
-        self._call_tiles("tilezero", tile)
-
-    def load_tile(self, tile: int, address: Number, stride: Number | int) -> None:
-        """Reads the rows of a tile, `stride` bytes apart."""
-        self._call_tiles("tileloadd64", tile, self._point(address, 0), self.number(stride).value)
-
-    def store_tile(self, tile: int, address: Number, stride: int) -> None:
-        """Writes the rows of a tile, `stride` bytes apart."""
-        self._call_tiles("tilestored64", tile, self._point(address, 0), self.number(stride).value)
-
-    def multiply_tiles(self, total: int, left: int, right: int, *, are_halves: bool) -> None:
-        """Adds a product of tiles: of unsigned bytes, row by row, and signed bytes, four rows side by side, to int32; or of bfloat16, two
-        rows of the second side by side, to float32."""
-        self._call_tiles("tdpbf16ps" if are_halves else "tdpbusd", total, left, right)
-
-    def _call_tiles(self, name: str, *operands: Any) -> None:
-        values = [ir.write_integer(ir.I8, operand) if isinstance(operand, int) else operand for operand in operands]
-        self.builder.call(self.module.declare(f"llvm.x86.{name}", ir.VOID, [value.type for value in values]), values)
+        "tdpbusd" adds to int32 products of unsigned bytes, row by row, and signed bytes, four rows side by side; "tdpbf16ps" to float32
+        those of bfloat16, two rows of the second side by side. Source: Intel SDM.
+        """
+        operands = [ir.write_integer(ir.I8, tile) for tile in tiles]
+        if address is not None:
+            operands.append(self._point(address, 0))
+        if stride is not None:
+            operands.append(self.number(stride).value)
+        self._invoke(f"llvm.x86.{name}", ir.VOID, *operands)
 
     # Control.
 
@@ -518,9 +456,9 @@ class Code:
 
     def prefetch(self, address: Number, offset: int = 0) -> None:
         """Has a cache line brought into the second cache; nothing happens if the address is not ours."""
-        function = self.module.declare("llvm.prefetch.p0", ir.VOID, [ir.POINTER, ir.I32, ir.I32, ir.I32])
         # For reading, kept in the second cache, as numbers.
-        self.builder.call(function, [self._point(address, offset), *(ir.write_integer(ir.I32, flag) for flag in (0, 2, 1))])
+        flags = [ir.write_integer(ir.I32, flag) for flag in (0, 2, 1)]
+        self._invoke("llvm.prefetch.p0", ir.VOID, self._point(address, offset), *flags)
 
     # Threads.
 
@@ -547,21 +485,11 @@ class Code:
 
     def pause(self) -> None:
         """Tells the processor that the thread waits."""
-        self.builder.call(self.module.declare("llvm.x86.sse2.pause", ir.VOID, []), [])
+        self._invoke("llvm.x86.sse2.pause", ir.VOID)
 
     def read_cycles(self) -> Number:
         """Returns a counter that grows with time, some two to four in a nanosecond."""
-        return Number(self, self.builder.call(self.module.declare("llvm.readcyclecounter", ir.I64, []), []))
+        return Number(self, self._invoke("llvm.readcyclecounter", ir.I64))
 
     def _point(self, address: Number, offset: int) -> Any:
         return self.builder.convert("inttoptr", (address + offset).value, ir.POINTER)
-
-
-def _lanes(kind: ir.Type, width: int) -> ir.Type:
-    return kind if width == 1 else ir.VectorType(kind, width)
-
-
-def _name_kind(kind: Any) -> str:
-    element, lanes = lanes_of(kind)
-    is_float = element in (ir.HALF, ir.FLOAT, ir.DOUBLE)
-    return f"v{lanes}" * (lanes > 1) + f"{'f' if is_float else 'i'}{8 * _BYTES[element]}"

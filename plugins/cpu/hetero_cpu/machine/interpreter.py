@@ -78,7 +78,7 @@ def _emit_chunks(code: Code, row: Number, chunks: Number) -> None:
 def _emit_together(name: str, width: int) -> Code:
     code = _begin(name, 5, width)
     table, begin, end, team, helpers = code.parameters
-    wake = _emit_wake(code)
+    wake = code.find_inner("wake", 2, _emit_wake)
     code.call(wake, team, helpers)
     # No helper works between two calls, so that the count stands still here.
     expected = code.variable(code.load_atomically(team + DONE))
@@ -109,12 +109,11 @@ def _emit_together(name: str, width: int) -> Code:
     return code.finish()
 
 
-def _emit_wake(outer: Code) -> Code:
+def _emit_wake(code: Code) -> None:
     """A function (team, helpers) that wakes as many helpers, or all that sleep if they are fewer.
 
     To wake a helper costs about 10 us. The caller wakes a helper, and each helper that wakes up wakes two more.
     """
-    code = outer.inner("wake", 2)
     team, helpers = code.parameters
     remaining = code.variable(helpers)
     with code.repeat() as leave_if:
@@ -125,7 +124,7 @@ def _emit_wake(outer: Code) -> Code:
             code.add_atomically(team + CALLED, count)
             _emit_pass_on(code, team, 1)
             remaining.set(code.number(0))
-    return code.finish()
+    code.finish()
 
 
 def _emit_pass_on(code: Code, team: Number, most: int) -> None:

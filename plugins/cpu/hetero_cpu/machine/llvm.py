@@ -11,28 +11,31 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 
 
-@dataclass(slots=True, eq=False)
 class Type:
-    """A type, by its text."""
+    """A type, by its text and as names of intrinsics have it; `nbytes` are those of an element. A vector has `count` of them."""
 
-    text: str
+    __slots__ = ("count", "element", "nbytes", "short", "text")
 
-
-class VectorType(Type):
-    """`count` elements of one type."""
-
-    __slots__ = ("count", "element")
-
-    def __init__(self, element: Type, count: int) -> None:
-        super().__init__(f"<{count} x {element.text}>")
-        self.element, self.count = element, count
+    def __init__(self, text: str, short: str = "", nbytes: int = 0, element: Type | None = None, count: int = 1) -> None:
+        self.text, self.short, self.nbytes, self.count = text, short, nbytes, count
+        self.element = self if element is None else element
 
 
-I1, I8, I16, I32, I64 = (Type(f"i{bits}") for bits in (1, 8, 16, 32, 64))
-HALF, BFLOAT, FLOAT, DOUBLE, VOID, POINTER = (Type(name) for name in ("half", "bfloat", "float", "double", "void", "ptr"))
+def vector_type(element: Type, count: int) -> Type:
+    """Returns the type of a vector."""
+    return Type(f"<{count} x {element.text}>", f"v{count}{element.short}", element.nbytes, element, count)
+
+
+def widen_type(element: Type, count: int) -> Type:
+    """Returns the type of a vector, or of its element for a count of 1."""
+    return element if count == 1 else vector_type(element, count)
+
+
+I1, I8, I16, I32, I64 = (Type(f"i{bits}", f"i{bits}", bits // 8) for bits in (1, 8, 16, 32, 64))
+HALF, FLOAT, DOUBLE = (Type(name, f"f{8 * nbytes}", nbytes) for name, nbytes in (("half", 2), ("float", 4), ("double", 8)))
+BFLOAT, VOID, POINTER = (Type(name) for name in ("bfloat", "void", "ptr"))
 
 
 @dataclass(slots=True, eq=False)
@@ -45,30 +48,20 @@ class Value:
 
 def write_integer(kind: Type, value: int) -> Value:
     """Returns a constant; of a vector type it is in all elements."""
-    if isinstance(kind, VectorType):
-        return Value(kind, f"splat ({kind.element.text} {value})")
-    return Value(kind, str(value))
+    return Value(kind, str(value) if kind.count == 1 else f"splat ({kind.element.text} {value})")
 
 
 def write_integers(kind: Type, values: Sequence[int]) -> Value:
     """Returns a constant vector."""
     listed = ", ".join([f"{kind.text} {value}" for value in values])
-    return Value(VectorType(kind, len(values)), f"<{listed}>")
+    return Value(vector_type(kind, len(values)), f"<{listed}>")
 
 
-def write_float(value: float, lanes: int, kind: Type = FLOAT) -> Value:
-    """Returns a constant of float32, or of float64, or a vector of it for several lanes; the value is one of its type."""
-    # By its bytes: zeros of either sign are equal.
-    return _write_bytes(struct.pack(">d", value), lanes, kind)
-
-
-@cache
-def _write_bytes(content: bytes, lanes: int, kind: Type) -> Value:
-    # LLVM reads a float32 by the bits of the float64 that is equal to it.
-    text = f"0x{content.hex()}"
-    if lanes == 1:
-        return Value(kind, text)
-    return Value(VectorType(kind, lanes), f"splat ({kind.text} {text})")
+def write_float(kind: Type, value: float) -> Value:
+    """Returns a constant of float32 or float64, or a vector of it; the value is one of its type."""
+    # By its bytes: zeros of either sign are equal. LLVM reads a float32 by the bits of the float64 that is equal to it.
+    text = f"0x{struct.pack('>d', value).hex()}"
+    return Value(kind, text if kind.count == 1 else f"splat ({kind.element.text} {text})")
 
 
 class Module:
@@ -80,8 +73,7 @@ class Module:
 
     def declare(self, name: str, result: Type, parameters: Sequence[Type]) -> Function:
         """Returns a function from elsewhere, declared once."""
-        function = self.globals.get(name)
-        return function if function is not None else Function(self, name, result, parameters)
+        return self.globals.get(name) or Function(self, name, result, parameters)
 
     def __str__(self) -> str:
         return "\n".join([f'; ModuleID = "{self.name}"', *map(str, self.globals.values()), ""])
@@ -103,7 +95,7 @@ class Function:
         self.name, self.result, self.is_internal = name, result, is_internal
         self.args = [Value(kind, f"%p{place}") for place, kind in enumerate(parameters)]
         self.blocks: list[BasicBlock] = []
-        self._names = 0
+        self.names = 0
         module.globals[name] = self
 
     def append_block(self) -> BasicBlock:
@@ -111,11 +103,6 @@ class Function:
         block = BasicBlock(f"b{len(self.blocks)}")
         self.blocks.append(block)
         return block
-
-    def name_value(self) -> str:
-        """Returns a name that no other value of the function has."""
-        self._names += 1
-        return f"%v{self._names}"
 
     def __str__(self) -> str:
         if not self.blocks:
@@ -146,7 +133,8 @@ class Builder:
 
     def give(self, kind: Type, text: str) -> Value:
         """Returns the result of an instruction."""
-        name = self._function.name_value()
+        self._function.names += 1
+        name = f"%v{self._function.names}"
         self.write(f"{name} = {text}")
         return Value(kind, name)
 
@@ -158,7 +146,7 @@ class Builder:
 
     def compare(self, predicate: str, left: Value, right: Value) -> Value:
         """Returns the result of a comparison such as "icmp slt" or "fcmp olt"."""
-        kind = VectorType(I1, left.type.count) if isinstance(left.type, VectorType) else I1
+        kind = I1 if left.type.element is left.type else vector_type(I1, left.type.count)
         return self.give(kind, f"{predicate} {left.type.text} {left.text}, {right.text}")
 
     def select(self, condition: Value, yes: Value, no: Value) -> Value:
@@ -173,19 +161,17 @@ class Builder:
 
     def extract_element(self, vector: Value, position: int) -> Value:
         """Returns an element."""
-        assert isinstance(vector.type, VectorType)
         return self.give(vector.type.element, f"extractelement {vector.type.text} {vector.text}, i32 {position}")
 
     def spread(self, scalar: Value, lanes: int) -> Value:
         """Returns a vector with the same element in each lane."""
-        kind = VectorType(scalar.type, lanes)
+        kind = vector_type(scalar.type, lanes)
         first_lane = self.give(kind, f"insertelement {kind.text} undef, {scalar.type.text} {scalar.text}, i32 0")
         return self.give(kind, f"shufflevector {kind.text} {first_lane.text}, {kind.text} undef, <{lanes} x i32> zeroinitializer")
 
     def shuffle(self, left: Value, right: Value, positions: Sequence[int]) -> Value:
         """Returns elements of two vectors, by their positions in both together."""
-        assert isinstance(left.type, VectorType)
-        kind, mask = VectorType(left.type.element, len(positions)), write_integers(I32, positions)
+        kind, mask = vector_type(left.type.element, len(positions)), write_integers(I32, positions)
         return self.give(kind, f"shufflevector {_list_operands((left, right, mask))}")
 
     # Memory.
@@ -204,13 +190,9 @@ class Builder:
 
     # Calls.
 
-    def call(self, function: Function, arguments: Sequence[Value]) -> Value:
-        """Returns the result of a function; a value of type void if it returns nothing."""
-        return self.call_pointer(f'@"{function.name}"', function.result, arguments)
-
-    def call_pointer(self, pointer: str, result: Type, arguments: Sequence[Value]) -> Value:
-        """Returns the result of the function at an address."""
-        text = f"call {result.text} {pointer}({_list_operands(arguments)})"
+    def call(self, function: str, result: Type, arguments: Sequence[Value]) -> Value:
+        """Returns the result of the function at an address, or of a name; a value of type void if it returns nothing."""
+        text = f"call {result.text} {function}({_list_operands(arguments)})"
         if result is not VOID:
             return self.give(result, text)
         self.write(text)
@@ -218,24 +200,21 @@ class Builder:
 
     def hide(self, value: Value) -> Value:
         """Returns the same int64, or vector, as the result of an instruction that LLVM does not look into."""
-        kind, place = value.type.text, "v" if isinstance(value.type, VectorType) else "r"
+        kind, place = value.type.text, "r" if value.type.count == 1 else "v"
         return self.give(value.type, f'call {kind} asm "", "={place},0"({kind} {value.text})')
 
     # Control.
 
     def branch(self, block: BasicBlock) -> None:
         """Goes on in another block."""
-        self._end(f"br label %{block.label}")
+        self.end(f"br label %{block.label}")
 
     def branch_if(self, condition: Value, yes: BasicBlock, no: BasicBlock) -> None:
         """Goes on in the first or the second block, by a condition."""
-        self._end(f"br i1 {condition.text}, label %{yes.label}, label %{no.label}")
+        self.end(f"br i1 {condition.text}, label %{yes.label}, label %{no.label}")
 
-    def end_function(self) -> None:
-        """Ends the function, which returns nothing."""
-        self._end("ret void")
-
-    def _end(self, text: str) -> None:
+    def end(self, text: str) -> None:
+        """Ends the block with an instruction."""
         self.write(text)
         self._block.is_ended = True
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import numpy as np
+
 from hetero_cpu.machine import llvm as ir
 
 if TYPE_CHECKING:
     from hetero_cpu.machine.code import Code
 
 
-def lanes_of(kind: ir.Type) -> tuple[ir.Type, int]:
-    """Returns the type of the elements of a type, and their number."""
-    return (kind.element, kind.count) if isinstance(kind, ir.VectorType) else (kind, 1)
+_Chosen = TypeVar("_Chosen", bound="Term")
 
 
 class Term:
@@ -27,8 +27,10 @@ class Term:
     def __init__(self, code: Code, value: Any) -> None:
         self.code, self.value = code, value
 
-
-_Chosen = TypeVar("_Chosen", bound=Term)
+    def convert(self, operation: str, element: ir.Type, kind: type[_Chosen]) -> _Chosen:
+        """Returns it as another kind of term with elements of another type, by an instruction such as "bitcast" or "sitofp"."""
+        target = ir.widen_type(element, self.value.type.count)
+        return kind(self.code, self.code.builder.convert(operation, self.value, target))
 
 
 class Mask(Term):
@@ -57,28 +59,33 @@ class _Arithmetic(Term):
         """Returns a constant of the same type."""
         return type(self)(self.code, ir.write_integer(self.value.type, int(value)))
 
+    def to_floats(self) -> Floats:
+        """Returns whole numbers as float32, rounded to nearest, ties to even."""
+        return self.convert("sitofp", ir.FLOAT, Floats)
+
     def _like(self, other: Self | float) -> Self:
         return other if isinstance(other, type(self)) else self.constant(other)  # type: ignore[arg-type]  # a number
 
-    def _emit(self, name: str, other: Self | float, *, turned: bool = False) -> Self:
+    def compute(self, name: str, other: Self | float, *, turned: bool = False) -> Self:
+        """Returns the result of an instruction such as "shl" on this and another term, `turned` of the other and this."""
         left, right = self.value, self._like(other).value
         if turned:
             left, right = right, left
         return type(self)(self.code, self.code.builder.compute(name, left, right))
 
     def __add__(self, other: Self | float) -> Self:
-        return self._emit(self._ADD, other)
+        return self.compute(self._ADD, other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Self | float) -> Self:
-        return self._emit(self._SUBTRACT, other)
+        return self.compute(self._SUBTRACT, other)
 
     def __rsub__(self, other: float) -> Self:
-        return self._emit(self._SUBTRACT, other, turned=True)
+        return self.compute(self._SUBTRACT, other, turned=True)
 
     def __mul__(self, other: Self | float) -> Self:
-        return self._emit(self._MULTIPLY, other)
+        return self.compute(self._MULTIPLY, other)
 
     __rmul__ = __mul__
 
@@ -127,21 +134,17 @@ class Number(_Arithmetic):
 
     def __floordiv__(self, other: Number | int) -> Number:
         """The quotient of two numbers that are not negative."""
-        return self._emit("udiv", other)
+        return self.compute("udiv", other)
 
     def __mod__(self, other: Number | int) -> Number:
         """The remainder of two numbers that are not negative."""
-        return self._emit("urem", other)
+        return self.compute("urem", other)
 
 
 class Integers(_Arithmetic):
     """A vector of int32 as long as one of float32. Sums and products keep the lower 32 bits."""
 
     __slots__ = ()
-
-    def to_floats(self) -> Floats:
-        """Returns the numbers as float32, rounded to nearest, ties to even."""
-        return Floats(self.code, self.code.builder.convert("sitofp", self.value, ir.VectorType(ir.FLOAT, self.value.type.count)))
 
 
 class Floats(_Arithmetic):
@@ -153,19 +156,19 @@ class Floats(_Arithmetic):
     @property
     def width(self) -> int:
         """The number of elements; 1 for a scalar."""
-        return lanes_of(self.value.type)[1]
+        width: int = self.value.type.count
+        return width
 
     def constant(self, value: float) -> Floats:
         """Returns a constant of the same type."""
-        if lanes_of(self.value.type)[0] is ir.DOUBLE:
-            return Floats(self.code, ir.write_float(value, self.width, ir.DOUBLE))
-        return self.code.constant(value, self.width)
+        rounded = value if self.value.type.element is ir.DOUBLE else float(np.float32(value))
+        return Floats(self.code, ir.write_float(self.value.type, rounded))
 
     def __truediv__(self, other: Floats | float) -> Floats:
-        return self._emit("fdiv", other)
+        return self.compute("fdiv", other)
 
     def __rtruediv__(self, other: float) -> Floats:
-        return self._emit("fdiv", other, turned=True)
+        return self.compute("fdiv", other, turned=True)
 
     def __neg__(self) -> Floats:
         return Floats(self.code, self.code.builder.give(self.value.type, f"fneg {self.value.type.text} {self.value.text}"))

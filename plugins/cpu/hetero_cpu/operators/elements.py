@@ -20,7 +20,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from hetero_core.dtypes import numpy_dtype
 from hetero_cpu.machine.arithmetic import emit_double_exponential
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
-from hetero_cpu.machine.code import ELEMENTS, HALF_BYTES, HALVES, Code, begin_kernel
+from hetero_cpu.machine.code import ELEMENTS, HALVES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
 from hetero_cpu.machine.terms import Floats, Number
 from hetero_cpu.operators.recipe import Recipe, Site, order_axes
@@ -155,7 +155,7 @@ def _plan_walk(
         return None
     types = [array.dtype.name for array in arrays]
     is_half = not {*types, target}.isdisjoint(HALVES)
-    sizes = {dtype: HALF_BYTES if dtype in HALVES else ELEMENTS[dtype][1] for dtype in (*types, target)}
+    sizes = {dtype: (ELEMENTS | HALVES)[dtype].nbytes for dtype in (*types, target)}
 
     def emit(name: str, width: int) -> Code:
         code = Code(name, 3, width)
@@ -169,7 +169,7 @@ def _plan_walk(
                     begin = walk.addresses[index + 1] if kind == "s" else addresses[index + 1]  # called inside the walk
                     place = begin + element * sizes[dtype] if kind == "v" else begin
                     term = code.load_element(place, dtype, lanes if kind == "v" else 1)
-                    elements.append(term if kind == "v" else code.repeat_element(term, lanes))
+                    elements.append(term if kind == "v" else code.spread(term, lanes))
                 y = addresses[0] + element * sizes[target]  # called inside the walk
                 code.store_element(y, function(code, *elements, *walk.own), target)
 
@@ -224,7 +224,7 @@ def plan_rows(site: Site) -> Recipe | None:
 
 
 def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
-    nbytes = ELEMENTS[dtype][1]
+    nbytes = ELEMENTS[dtype].nbytes
 
     def emit(code: Code, p: dict[str, Number], row: Number) -> None:
         line = p["x"] + row * (p["length"] * nbytes)
@@ -236,7 +236,7 @@ def _make_rows(operator: str, dtype: str, is_last: bool) -> Kernel:
             code.store_element(p["y"] + place * nbytes, code.convert_element(result, dtype), dtype)
 
         if operator.startswith("Arg"):
-            code.store_number(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last, step=nbytes))
+            code.store(p["y"] + row * 8, _find_extreme(code, line, p["length"], dtype, operator, is_last, step=nbytes))
         elif operator.startswith("ReduceSum"):
             total = code.variable(load(0).constant(0.0))
             with code.loop(0, p["length"]) as column:
@@ -268,7 +268,7 @@ _COLUMNS = 512
 
 def _make_columns(operator: str, dtype: str, is_last: bool) -> Kernel:
     """Returns the kernel of extremes along an axis that is not the last: vectors of rows that lie side by side."""
-    nbytes = ELEMENTS[dtype][1]
+    nbytes = ELEMENTS[dtype].nbytes
 
     def emit(name: str, width: int) -> Code:
         code, p, chunk, _ = begin_kernel(name, width, ("x", "length", "y", "inner", "blocks"))
@@ -307,7 +307,7 @@ def plan_running_sum(site: Site) -> Recipe | None:
 
 def _make_running_sum(dtype: str, has_rows: bool, is_exclusive: bool, is_reverse: bool) -> Kernel:
     """Returns the kernel of sums along the last axis, several rows at once, or along another axis, a vector of columns at once."""
-    nbytes = ELEMENTS[dtype][1]
+    nbytes = ELEMENTS[dtype].nbytes
 
     def run(code: Code, first: Number, p: Mapping[str, Number], lanes: int, step: Number, rows: int) -> None:
         """Emits the sums of `rows` rows behind each other, from the byte `first` on; elements of a row are `step` bytes apart."""
@@ -347,7 +347,7 @@ def _find_extreme(
     """Returns the position of the first or last extreme of elements `step` bytes apart; of neighbours a vector."""
 
     def repeat(number: Number) -> Any:
-        return code.repeat_element(number, lanes)
+        return code.spread(number, lanes)
 
     best, position = code.variable(code.load_element(line, dtype, lanes)), code.variable(repeat(code.number(0)))
     with code.loop(1, length) as place:

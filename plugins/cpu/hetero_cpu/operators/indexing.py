@@ -190,7 +190,7 @@ def _emit(name: str, width: int, *, walk: _Walk, reduction: str, word: int, has_
             place = place + index * (row_bytes if is_shared else p[f"bytes_{axis}"])
         target, source = (place, flat) if reduction else (flat, place)
         if word > FLOAT_BYTES and not adds:
-            code.store_number(target, code.load_number(source))
+            code.store(target, code.load_number(source))
         elif word == FLOAT_BYTES:
             element = code.load_scalar(source)
             code.store(target, code.load_scalar(target) + element if adds else element)

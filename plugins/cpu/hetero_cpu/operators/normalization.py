@@ -76,7 +76,7 @@ def _make_moments(*, has_mean: bool, kind: str, has_shift: bool) -> Kernel:
 def _emit_moments(
     code: Code, length: Number, addresses: Sequence[Number], own: Sequence[Floats], *, has_mean: bool, kind: str
 ) -> None:
-    (y, x, *operands), count = addresses, code.float_from(length)
+    (y, x, *operands), count = addresses, length.to_floats()
     mean = code.constant(0.0)
     if has_mean:
         mean = code.spread(reduce_row(code, length, lambda at, mask: code.load(x + at, mask=mask), add, 0.0) / count)
@@ -223,7 +223,7 @@ def _emit_pixel_norm(code: Code, p: dict[str, Number], unit: Number, *, block: i
     vector_bytes = code.width * FLOAT_BYTES
     epsilon = code.spread(code.float_of(p["epsilon"]))
     image, begin = unit // p["blocks"], unit % p["blocks"] * block
-    count = code.spread(code.float_from(p["height"] * p["width"]))
+    count = code.spread((p["height"] * p["width"]).to_floats())
 
     def normalize(vector: Number, vectors: int, mask: Mask | None = None) -> None:
         channel = vector * vector_bytes

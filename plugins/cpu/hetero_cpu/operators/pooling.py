@@ -123,7 +123,7 @@ class Reduction:
         totals = reduce(self.neutral, self.combine, lambda x, place: self.begin(code, x - wide[place] if wide else x))
         results = [self.finish(code, total) for total in totals]
         if self.is_mean:
-            divisor = code.float_from(count)
+            divisor = count.to_floats()
             results = [total / (divisor if total.width == 1 else code.spread(divisor)) for total in results]
         return [total + edge for total, edge in zip(results, edges, strict=True)] if edges else results
 

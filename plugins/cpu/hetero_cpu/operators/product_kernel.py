@@ -116,7 +116,7 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
         "vnni": code.multiply_bytes,
     }[tile.products]  # fmt: skip
     load: Any = code.load_integers if tile.are_bytes else code.load
-    spread: Any = code.spread_integer if tile.are_bytes else lambda place, offset: code.spread(code.load_scalar(place, offset))
+    load_scalar: Any = partial(code.load_integers, lanes=1) if tile.are_bytes else code.load_scalar
     first: list[Any] = [code.zero_integers()] * tile.vectors
     if tile.are_bytes:
         w = w + step
@@ -137,7 +137,7 @@ def _emit_tile(code: Code, *, tile: Tile) -> None:
             for k in range(count):
                 rows = [load(here, k * step + j * vector_bytes) for j in range(tile.vectors)]
                 for m in range(tile.pixels):
-                    element = spread(pixels.find(bases, m), k * FLOAT_BYTES)
+                    element = code.spread(load_scalar(pixels.find(bases, m), k * FLOAT_BYTES))
                     for j in range(tile.vectors):
                         sums[m][j].set(multiply(element, rows[j], sums[m][j].get()))
             weights.set(here + count * step)
@@ -201,7 +201,7 @@ def _emit_float_conversion(code: Code, tile: Tile) -> Callable[[Integers, int], 
     """Returns the function that makes float32 of sums of bytes: less what the shift added, plus the bias."""
     p = dict(zip(NARROW_PARAMETERS, code.parameters, strict=True))
     vectors = [j * code.width * FLOAT_BYTES for j in range(tile.vectors)]
-    shift = code.spread_whole(code.load_scalar(p["shift"]))
+    shift = code.spread(code.whole(code.load_scalar(p["shift"])))
     shifted = [code.load_integers(p["w"], place) * shift for place in vectors]
     biases = [code.load(p["bias"], place) for place in vectors]
     return lambda total, j: (total - shifted[j]).to_floats() + biases[j]
@@ -220,24 +220,24 @@ def _emit_matrix_tile(code: Code, tile: Tile) -> None:
     step, parts = tile.vectors * TILE_BYTES, range(-(-tile.pixels // TILE_ROWS))
     sums = {(part, j): part * TILE_OF_SECOND_SUMS + j for part in parts for j in range(tile.vectors)}
     for number in sums.values():
-        code.clear_tile(number)
+        code.call_tiles("tilezero", number)
     weights = code.variable(p["w"] + step if tile.are_bytes else p["w"])
     with code.loop(0, p["taps"]) as tap:
         start = p["x"] + code.load_number(p["offsets"] + tap * 8)
         with code.loop(0, p["depth"]) as group:
             here, pixels = weights.get(), start + group * TILE_BYTES
             for part in parts:
-                code.load_tile(TILE_OF_PIXELS + part, pixels + p["x_pixel"] * (TILE_ROWS * part), p["x_pixel"])
+                rows = pixels + p["x_pixel"] * (TILE_ROWS * part)
+                code.call_tiles("tileloadd64", TILE_OF_PIXELS + part, address=rows, stride=p["x_pixel"])
             for j in range(tile.vectors):
-                code.load_tile(_TILE_OF_WEIGHTS + j % 2, here + j * TILE_BYTES, step)
+                code.call_tiles("tileloadd64", _TILE_OF_WEIGHTS + j % 2, address=here + j * TILE_BYTES, stride=step)
                 for part in parts:
-                    code.multiply_tiles(
-                        sums[part, j], TILE_OF_PIXELS + part, _TILE_OF_WEIGHTS + j % 2, are_halves=not tile.are_bytes
-                    )
+                    multiply = "tdpbusd" if tile.are_bytes else "tdpbf16ps"
+                    code.call_tiles(multiply, sums[part, j], TILE_OF_PIXELS + part, _TILE_OF_WEIGHTS + j % 2)
             weights.set(here + TILE_ROWS * step)
     memory = code.reserve(len(parts) * TILE_ROWS * step // 8)
     for (part, j), number in sums.items():
-        code.store_tile(number, memory + (part * TILE_ROWS * step + j * TILE_BYTES), step)
+        code.call_tiles("tilestored64", number, address=memory + (part * TILE_ROWS * step + j * TILE_BYTES), stride=step)
     if tile.are_bytes:
         convert = _emit_float_conversion(code, tile)
     else:
@@ -296,7 +296,7 @@ def _emit_product(name: str, width: int, *, tile: Tile, has_short_tiles: bool, l
     names = (*PARAMETERS, *PIECE_PARAMETERS * splits, *NARROW_FIELDS * bool(tile.products))
     code, p, chunk, _ = begin_kernel(name, width, names)
     if tile.products.startswith("amx"):
-        code.use_tiles(p["config"])
+        code.call_tiles("ldtilecfg", address=p["config"])
     has_other_last = last_vectors != tile.vectors or tile.is_masked
     first_unit = (chunk % p["unit_chunks"]) * p["units_of_chunk"]
     last_unit = (first_unit + p["units_of_chunk"]).at_most(p["units"])
@@ -350,7 +350,7 @@ def _emit_product(name: str, width: int, *, tile: Tile, has_short_tiles: bool, l
     with code.loop(0, p["pieces"]) if splits else nullcontext(code.number(0)) as piece:
         code.visit_blocks(first_block, last_block, p["blocks"], partial(walk, piece), has_other_last=has_other_last)
     if tile.products.startswith("amx"):
-        code.release_tiles()
+        code.call_tiles("tilerelease")
     return code.finish()
 
 

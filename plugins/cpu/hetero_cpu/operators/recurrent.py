@@ -378,7 +378,8 @@ def _emit_codes(
     zero = code.call_intrinsic("rint", (0.0 - lowest / scale).at_least(0.0).at_most(float(_CODES)))
     if are_bytes:
         code.store(shift, zero)
-    wide_scale, wide_zero = code.spread(scale), code.spread(zero)
+    wide_scale: Floats = code.spread(scale)
+    wide_zero = code.spread(zero)
     with code.loop(0, count) as row:
         source, target = find(row)
 

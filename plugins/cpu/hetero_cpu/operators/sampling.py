@@ -119,7 +119,7 @@ def _emit(code: Code, p: dict[str, Number], unit: Number, *, sampling: _Sampling
                 taps = _find_taps(code, p, x, grid + (begin + point.at_most(count - 1)) * p["grid_point"], sampling)
                 for position, (address, _, weight) in enumerate(taps):
                     place = table + point * (8 * _TABLE_NUMBERS) + 16 * position
-                    code.store_number(place, address)
+                    code.store(place, address)
                     code.store(place, weight, 8)
             _emit_turned(code, p, table, y + begin * FLOAT_BYTES, count, len(taps))
     else:

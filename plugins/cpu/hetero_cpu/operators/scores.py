@@ -90,7 +90,7 @@ def emit_scores(code: Code, p: dict[str, Number], ending: Ending, scores: Number
             rows = list_rows_at_once(row, end)
             lines = [scores + (each - begin) * (columns * DOUBLE_BYTES) for each in rows]
             for each, position in zip(rows, _find_greatest(code, lines, columns), strict=True):
-                code.store_number(p["label"] + each * 8, code.load_number(p["labels"] + position * 8))
+                code.store(p["label"] + each * 8, code.load_number(p["labels"] + position * 8))
     if transform == "SOFTMAX":
         with code.loop(begin, end) as row:
             _emit_softmax(code, p["y"] + row * (columns * FLOAT_BYTES), columns)
@@ -169,7 +169,7 @@ def _make_linear(ending: Ending, dtype: str, at_once: int) -> Kernel:
 
         def store(row: Number, target: Number, total: Any) -> None:
             score = total + code.load_double(p["base"] + target * DOUBLE_BYTES)
-            code.store_double(sums + ((row - begin) * p["targets"] + target) * DOUBLE_BYTES, score)
+            code.store(sums + ((row - begin) * p["targets"] + target) * DOUBLE_BYTES, score)
 
         _emit_products(code, p, dtype, at_once, begin, end, store)
         emit_scores(code, p, ending, sums, begin, end)
@@ -193,7 +193,7 @@ def _emit_products(
     store: Callable[[Number, Number, Any], None],
 ) -> None:
     """Computes x @ coefficients.T of rows `begin` to `end` - 1 in float64, and calls `store(row, target, product)` for each."""
-    nbytes, features = ELEMENTS[dtype][1], p["features"]
+    nbytes, features = ELEMENTS[dtype].nbytes, p["features"]
     with code.loop(begin, end, ROWS_AT_ONCE) as first, code.loop(0, p["targets"], at_once) as target:
         rows, targets = list_rows_at_once(first, end), [target + each for each in range(at_once)]
         lines = [p["x"] + row * (features * nbytes) for row in rows]
@@ -250,7 +250,7 @@ def _make_double_product(at_once: int) -> Kernel:
         code, p, chunk, _ = begin_kernel(name, width, ("x", "features", "coefficients", "y", "targets", "rows"))
 
         def store(row: Number, target: Number, total: Any) -> None:
-            code.store_double(p["y"] + (row * p["targets"] + target) * DOUBLE_BYTES, total)
+            code.store(p["y"] + (row * p["targets"] + target) * DOUBLE_BYTES, total)
 
         _emit_products(code, p, "float64", at_once, *_find_rows(p, chunk), store)
         return code.finish()
@@ -285,7 +285,7 @@ def _make_coupling(classes: int) -> Kernel:
             return total.get()
 
         def add(place: Number, number: Any) -> None:
-            code.store_double(place, code.load_double(place) + number)
+            code.store(place, code.load_double(place) + number)
 
         def improve(index: Number, total: Any) -> None:
             share, line = shares + index * 8, q + index * (classes * 8)
@@ -294,27 +294,27 @@ def _make_coupling(classes: int) -> Kernel:
             add(share, step)
             with code.loop(0, classes) as place:
                 own, product = shares + place * 8, products + place * 8
-                code.store_double(own, code.load_double(own) * scale)
-                code.store_double(product, (code.load_double(product) + step * code.load_double(line + place * 8)) * scale)
+                code.store(own, code.load_double(own) * scale)
+                code.store(product, (code.load_double(product) + step * code.load_double(line + place * 8)) * scale)
             total.set(sum_up(shares, products))
 
         with code.loop(0, classes) as first:
-            code.store_double(q + first * diagonal, zero)
-            code.store_double(shares + first * 8, zero.constant(1 / classes))
+            code.store(q + first * diagonal, zero)
+            code.store(shares + first * 8, zero.constant(1 / classes))
         pair = code.variable(p["x"] + row * (pairs * FLOAT_BYTES))
         with code.loop(0, classes) as first, code.loop(first + 1, classes) as second:
             odds = 1.0 / (1.0 + emit_double_exponential(code, code.widen(code.load_scalar(pair.get()))))
             odds = odds.at_least(1e-7).at_most(1 - 1e-7)
             others = 1.0 - odds
             for place in (first * classes + second, second * classes + first):
-                code.store_double(q + place * 8, -odds * others)
+                code.store(q + place * 8, -odds * others)
             add(q + first * diagonal, others * others)
             add(q + second * diagonal, odds * odds)
             pair.set(pair.get() + FLOAT_BYTES)
         trips, total, error = code.variable(code.number(0)), code.variable(zero), code.variable(zero)
         with code.repeat() as leave_if:
             with code.loop(0, classes) as index:
-                code.store_double(products + index * 8, sum_up(q + index * (classes * 8), shares))
+                code.store(products + index * 8, sum_up(q + index * (classes * 8), shares))
             total.set(sum_up(shares, products))
             error.set(zero)
             with code.loop(0, classes) as index:
@@ -457,7 +457,7 @@ def choose_rounding(forest: Any) -> str | None:
 
 
 def _make_rounding(dtype: str, direction: str) -> Kernel:
-    nbytes, way = ELEMENTS[dtype][1], 1 if direction == "up" else -1
+    nbytes, way = ELEMENTS[dtype].nbytes, 1 if direction == "up" else -1
 
     def emit(name: str, width: int) -> Code:
         code, p, chunk, _ = begin_kernel(name, width, ("x", "y", "features", "rows"))
@@ -554,13 +554,13 @@ def _make_trees(ending: Ending, has_missing: bool, has_one_target: bool) -> Kern
         row_bytes = targets * DOUBLE_BYTES
         zero = code.widen(code.constant(0.0, 1))
         with code.loop(0, (end - begin) * targets) as element:
-            code.store_double(sums + element * DOUBLE_BYTES, zero)
+            code.store(sums + element * DOUBLE_BYTES, zero)
 
         def add(leaf: Number, total: Number) -> None:
             weights = p["weights"] + code.load_short(leaf)
             with code.loop(0, targets) as target:
                 place = total + target * DOUBLE_BYTES
-                code.store_double(place, code.load_double(place) + code.load_double(weights + target * DOUBLE_BYTES))
+                code.store(place, code.load_double(place) + code.load_double(weights + target * DOUBLE_BYTES))
 
         full = (end - begin) - (end - begin) % _WALKS
         with code.loop(0, p["trees"]) as tree, code.loop(0, full, _WALKS) as row:
@@ -577,7 +577,7 @@ def _make_trees(ending: Ending, has_missing: bool, has_one_target: bool) -> Kern
         with code.loop(0, end - begin) as row, code.loop(0, targets) as target:
             place = sums + row * row_bytes + target * DOUBLE_BYTES
             score = code.load_double(place) / code.load_double(p["divisor"]) + code.load_double(p["base"] + target * DOUBLE_BYTES)
-            code.store_double(place, score)
+            code.store(place, score)
         emit_scores(code, p, ending, sums, begin, end)
         return code.finish()
 

@@ -60,7 +60,7 @@ def plan_top(site: Site) -> Recipe | None:
 
 
 def _emit(code: Code, p: dict[str, Number], row: Number, *, dtype: str, is_largest: bool) -> None:
-    sift, nbytes = code.find_inner("sift", 5, _emit_sift), ELEMENTS[dtype][1]
+    sift, nbytes = code.find_inner("sift", 5, _emit_sift), ELEMENTS[dtype].nbytes
     count, step = p["count"], p["inner"] * 8
     outer, inner = row // p["inner"], row % p["inner"]
     x, first = p["x"] + outer * p["x_outer"] + inner * p["x_inner"], outer * count * p["inner"] + inner
@@ -71,7 +71,7 @@ def _emit(code: Code, p: dict[str, Number], row: Number, *, dtype: str, is_large
         return (order if is_largest else -1 - order) * _HALF + ((_HALF - 1) - position)
 
     with code.loop(0, count) as position:
-        code.store_number(heap + position * step, read(position))
+        code.store(heap + position * step, read(position))
     with code.loop(0, count // 2) as done:
         node = count // 2 - 1 - done
         code.call(sift, heap, step, node, count, code.load_number(heap + node * step))
@@ -94,11 +94,11 @@ def _emit(code: Code, p: dict[str, Number], row: Number, *, dtype: str, is_large
         # The worst of those that are left goes behind them.
         end = heap + (count - done) * step
         last = code.load_number(end)
-        code.store_number(end, code.load_number(heap))
+        code.store(end, code.load_number(heap))
         code.call(sift, heap, step, 0, count - done, last)
     with code.loop(0, count) as place:
         position = (_HALF - 1) - code.load_number(heap + place * step) % _HALF
-        code.store_number(heap + place * step, position)
+        code.store(heap + place * step, position)
         chosen = code.load_element(x + position * p["x_step"], dtype)
         code.store_element(values + place * (p["inner"] * nbytes), chosen, dtype)
 
@@ -125,7 +125,7 @@ def _emit_sift(inner: Code) -> None:
         is_right = high < low
         least = is_right.choose(high, low)
         leave_if(least >= number)
-        inner.store_number(heap + hole.get() * step, least)
+        inner.store(heap + hole.get() * step, least)
         hole.set(is_right.choose(right, child))
-    inner.store_number(heap + hole.get() * step, number)
+    inner.store(heap + hole.get() * step, number)
     inner.finish()

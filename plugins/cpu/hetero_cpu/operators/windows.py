@@ -162,7 +162,7 @@ def _fill_table(
                 if clips:
                     is_inside = is_column & (x_row + rows[i] >= 0) & (x_row + rows[i] < p["height"])
                     pixel = is_inside.choose(pixel, p["neutral"])
-                code.store_number(table, pixel, 8 * (i * len(columns) + j))
+                code.store(table, pixel, 8 * (i * len(columns) + j))
 
     if tile.clips:
         is_above = (x_row >= 0) & (x_column >= 0)
