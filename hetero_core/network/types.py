@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from math import prod
-from types import MappingProxyType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hetero_core.dtypes import DTYPES, bits_of_dtype
@@ -209,7 +209,7 @@ def read_record(kind: Any, value: Any, name: str = "") -> Any:
     if form is UnionType:
         return None if value is None and NoneType in inner else read_record(inner[0], value, name)
     if form is Mapping and isinstance(value, dict):
-        return MappingProxyType({key: read_record(inner[1], entry, name) for key, entry in value.items()})
+        return {key: read_record(inner[1], entry, name) for key, entry in value.items()}
     if form is tuple and isinstance(value, list):
         kinds_of_entries = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
         return tuple(read_record(each, entry, name) for each, entry in zip(kinds_of_entries, value, strict=True))

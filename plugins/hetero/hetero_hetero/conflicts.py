@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from hetero_hetero.digraph import Adjacency, reverse_edges
+from hetero_hetero.digraph import Adjacency, OneOf, build_digraph
 from hetero_hetero.subgraphs import Subgraph
 
-KeptOut = tuple[int, int, tuple[int, ...]]
-"""A node that could not join a subgraph of its own device next to it, the number of that subgraph, and a path that begins at the node or
-at a member, runs outside, and ends at a member or at the node."""
+
+@dataclass(frozen=True)
+class KeptOut:
+    """A node next to a subgraph of its own device that could not join it.
+
+    `path` begins at the node or at a member, runs outside, and ends at a member or at the node.
+    """
+
+    node: int
+    subgraph: Subgraph
+    path: tuple[int, ...]
 
 
 def explain_within(
-    predecessors: Sequence[Sequence[int]], subgraphs: Sequence[Subgraph], *, steps: int
+    predecessors: OneOf[Sequence[int]], subgraphs: Sequence[Subgraph], *, steps: int
 ) -> tuple[tuple[KeptOut, ...], int]:
     """Returns the reasons that keep neighbouring subgraphs of one device apart, and the number of nodes not examined.
 
@@ -24,37 +33,39 @@ def explain_within(
     Nodes next to the largest subgraphs come first; a pair of subgraphs that is explained from the side of the smaller subgraph is
     not looked at again. Cost: O(V + E), and searches that end once they have entered `steps` nodes together.
     """
-    producers = [sorted(set(sources)) for sources in predecessors]
-    consumers = reverse_edges(producers)
-    parts = [subgraph.nodes for subgraph in subgraphs]
-    part_of_node = {node: number for number, part in enumerate(parts) for node in part}
+    indices = predecessors if isinstance(predecessors, Mapping) else range(len(predecessors))
+    graph = build_digraph(predecessors, dict.fromkeys(indices, 0), [0])  # only the edges count here
+    position_of_index = {index: position for position, index in enumerate(graph.index_of_position)}
+    parts = [[position_of_index[index] for index in subgraph.nodes] for subgraph in subgraphs]
+    part_of_position = {position: number for number, part in enumerate(parts) for position in part}
     members = [frozenset(part) for part in parts]
-    units = {node: part for part in parts if len(part) > 1 for node in part}
+    units = {position: part for part in parts if len(part) > 1 for position in part}
     numbers = sorted(range(len(parts)), key=lambda number: (-len(parts[number]), number))
     borders = [
         (number, node)
         for number in numbers
-        for node in sorted({other for place in parts[number] for other in (*producers[place], *consumers[place])})
-        if part_of_node[node] != number and subgraphs[part_of_node[node]].device == subgraphs[number].device
+        for node in sorted({other for place in parts[number] for other in (*graph.producers[place], *graph.consumers[place])})
+        if part_of_position[node] != number and subgraphs[part_of_position[node]].device == subgraphs[number].device
     ]
     explained: set[tuple[int, int]] = set()
     kept_outs: list[KeptOut] = []
     for done, (number, node) in enumerate(borders):
         if steps <= 0:
             return tuple(kept_outs), len(borders) - done
-        home = part_of_node[node]
+        home = part_of_position[node]
         if (number, home) in explained:
             continue
         path: list[int] = []
         for joined in ({}, units):
             # The shorter of the paths from the node to a member and from a member to the node.
-            for adjacent, direction in ((consumers, 1), (producers, -1)):
+            for adjacent, direction in ((graph.consumers, 1), (graph.producers, -1)):
                 way, entered = _search(adjacent, members[number], node, joined, members[home])
                 steps -= entered
                 if way and not 0 < len(path) <= len(way):
                     path = way[::direction]
             if path:
-                kept_outs.append((node, number, tuple(path)))
+                names = graph.index_of_position
+                kept_outs.append(KeptOut(names[node], subgraphs[number], tuple(names[place] for place in path)))
                 explained.add((home, number))
                 break
     return tuple(kept_outs), 0

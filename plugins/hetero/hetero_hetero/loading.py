@@ -60,6 +60,8 @@ def build_plan(network: Network, task: SplitTask, assignment: Assignment, cut: S
     stages = tuple(stage.planned for stage in cut)
     kept_outs, unexplained = explain_within(task.predecessors, assignment.subgraphs, steps=_MOST_STEPS)
     names = [node.name for node in network.nodes]
+    index_of_subgraph = {subgraph: index for index, subgraph in enumerate(assignment.subgraphs)}
+    by_node = sorted((entry.node, index_of_subgraph[entry.subgraph], entry.path) for entry in kept_outs)
     return Plan(
         network=network.name,
         priorities=assignment.priorities,
@@ -69,9 +71,7 @@ def build_plan(network: Network, task: SplitTask, assignment: Assignment, cut: S
         pins=freeze_mapping((name, device) for name, device in assignment.pins.items() if name in network.affinity),
         stages=stages,
         boundaries=_list_boundaries(network, stages),
-        conflicts=tuple(
-            Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in sorted(kept_outs)
-        ),
+        conflicts=tuple(Conflict(names[node], index, tuple(names[place] for place in path)) for node, index, path in by_node),
         unexplained=unexplained,
         procedures=freeze_mapping(assignment.procedures),
         placement=task.placement,

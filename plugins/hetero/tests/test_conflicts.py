@@ -9,8 +9,8 @@ import pytest
 from hetero_hetero.conflicts import explain_within
 from hetero_hetero.subgraphs import Subgraph, select_subgraphs
 
-DIAMOND: list[list[int]] = [[], [0], [1], [1], [2, 3], [4], [5]]
-DEVICE_IN_DIAMOND = "AAABAAA"
+DIAMOND = {1: [], 2: [1], 3: [2], 4: [2], 5: [3, 4], 6: [5], 7: [6]}
+DEVICE_IN_DIAMOND = {node: "B" if node == 4 else "A" for node in DIAMOND}
 # a1 -> a2, b2 -> b1, a1 -> b1, b2 -> a2, numbered a1, a2, b1, b2
 CROSSING: list[list[int]] = [[], [0, 3], [3, 0], []]
 
@@ -18,14 +18,14 @@ CROSSING: list[list[int]] = [[], [0, 3], [3, 0], []]
 def test_path_through_other_subgraphs_names_entry_and_exit() -> None:
     parts = [Subgraph("A", (0, 1)), Subgraph("B", (2,)), Subgraph("B", (3,))]
     splits, unexplained = explain_within(CROSSING, parts, steps=1000)
-    assert splits == ((3, 1, (3, 1, 0, 2)),)
+    assert [(split.node, split.subgraph.nodes, split.path) for split in splits] == [(3, (2,), (3, 1, 0, 2))]
     assert unexplained == 0
 
 
 def test_bounded_splits_explain_every_pair_of_neighbours_once() -> None:
     parts = select_subgraphs(DIAMOND, DEVICE_IN_DIAMOND, ["A", "B"])
     splits, unexplained = explain_within(DIAMOND, parts, steps=1000)
-    assert [(node, parts[number].nodes, path) for node, number, path in splits] == [(1, (2, 4, 5, 6), (1, 3, 4))]
+    assert [(split.node, split.subgraph.nodes, split.path) for split in splits] == [(2, (3, 5, 6, 7), (2, 4, 5))]
     assert unexplained == 0
 
 
@@ -37,12 +37,12 @@ def test_paths_of_splits_leave_the_subgraph_and_return(seed: int) -> None:
     edges = {(source, node) for node, sources in enumerate(predecessors) for source in sources}
     home = {node: part for part in parts for node in part.nodes}
     splits, _ = explain_within(predecessors, parts, steps=10**9)
-    for node, number, path in splits:
-        first, *between, last = path
-        assert {node} == {first, last} - set(parts[number].nodes)
+    for split in splits:
+        first, *between, last = split.path
+        assert {split.node} == {first, last} - set(split.subgraph.nodes)
         assert between
-        assert not set(between) & {node, *parts[number].nodes}
-        assert all(step in edges or home[step[0]] == home[step[1]] for step in pairwise(path))
+        assert not set(between) & {split.node, *split.subgraph.nodes}
+        assert all(step in edges or home[step[0]] == home[step[1]] for step in pairwise(split.path))
 
 
 def test_bound_ends_the_search_and_counts_remaining_nodes() -> None:
