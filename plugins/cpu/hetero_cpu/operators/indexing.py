@@ -10,8 +10,8 @@ Indices are checked before. Writes come in their order, as in NumPy, so they are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -20,7 +20,6 @@ import numpy as np
 from hetero_cpu.machine.calls import Array, NativeCall, address_of
 from hetero_cpu.machine.code import FLOAT_BYTES, HALF_BYTES, Code, begin_kernel
 from hetero_cpu.machine.compiler import Kernel
-from hetero_cpu.machine.terms import Mask, Number
 from hetero_cpu.operators.images import emit_copy
 from hetero_cpu.operators.layout import plan_copy
 from hetero_cpu.operators.recipe import Recipe, Site
@@ -28,10 +27,7 @@ from hetero_cpu.operators.rows import choose_rows_of_chunk
 from hetero_cpu.symbols.arrays import keep_sizes, lay_empty
 from hetero_cpu.symbols.sizes import is_open
 
-_PARAMETERS = (
-    "table", "flat", "indices", "count", "inner", "outer_bytes", "inner_bytes", "length", "lines", "lines_of_chunk",
-)  # fmt: skip
-"""Those of a `_Walk`; a line is the `inner` rows of one of `count` places. For each axis with an index follow its size and its stride."""
+_PARAMETERS = ("table", "flat", "indices", "outer", "count", "inner", "outer_bytes", "inner_bytes", "length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,57 +43,46 @@ class _Walk:
     axes: tuple[tuple[int, int], ...]
     first: int
     """The first axis of the table that has an index."""
-    is_shared: bool = False
-    """Whether all outer parts of the table have the same indices."""
-    from_end: bool = True
-    """Whether indices may be negative: these count from the end."""
 
     def make_kernel(self, reduction: str = "") -> Kernel:
         """Returns the kernel of reads, or of writes with a reduction."""
         word = int(self.length) * FLOAT_BYTES if not is_open(self.length) and self.length <= 2 else 0
-        has_inner = is_open(self.inner) or self.inner > 1
-        flags = "_shared" * self.is_shared + "_inner" * has_inner + "_from_end" * self.from_end
-        title = f"indexed_{len(self.axes)}_{word}_{reduction}{flags}"
-        return Kernel(title, partial(_emit, walk=self, reduction=reduction, word=word, has_inner=has_inner))
+        title = f"indexed_{len(self.axes)}_{word}_{reduction}"
+        return Kernel(title, partial(_emit, depth=len(self.axes), reduction=reduction, word=word))
 
-    def call(self, kernel: Kernel, table: Array, flat: Array, indices: Array, workers: int) -> NativeCall:
-        """Returns the call of a kernel over the rows of `flat`, in one chunk for a single worker."""
-        lines = self.outer * self.count
-        size = choose_rows_of_chunk(lines, self.length * self.inner, workers) if workers > 1 else lines
-        sizes = (self.count, self.inner, self.outer_bytes, self.inner_bytes, self.length, lines, size)
+    def call(self, kernel: Kernel, table: Array, flat: Array, indices: Array) -> NativeCall:
+        """Returns the call of a kernel over the rows of `flat`."""
+        sizes = (self.outer, self.count, self.inner, self.outer_bytes, self.inner_bytes, self.length)
         numbers = (*map(address_of, (table, flat, indices)), *sizes, *(number for axis in self.axes for number in axis))
-        return NativeCall(kernel, numbers, -(-lines // size), (table, flat, indices))
+        return NativeCall(kernel, numbers, 1, (table, flat, indices))
 
-    def list_checks(self, site: Site, table: Array, indices: Array) -> list[Any]:
-        """Returns the check of indices that are computed, or of a table of any size."""
-        is_known = site.node.inputs[1] in site.constants and not any(is_open(size) for size, _ in self.axes)
-        return [] if is_known else [partial(_require, keep_sizes(table, indices), indices, self.first, len(self.axes))]
+    def check(self, site: Site, table: Array, indices: Array) -> list[Any]:
+        """Returns the check of computed indices. It gets the table, as its sizes may be those of other runs."""
+        if site.node.inputs[1] in site.constants:
+            return []
+        return [partial(_require, keep_sizes(table, indices), indices, self.first, len(self.axes))]
 
 
 def plan_indexed_read(site: Site) -> Recipe | None:
-    """Returns the recipe of the elements or slices at indices; a single constant index of Gather is a view, which `layout` makes.
-
-    The run raises IndexError if an index is out of range. Sources: ONNX Gather-13, GatherElements-13, GatherND-13, ONNX-ML
-    ArrayFeatureExtractor-1.
-    """
+    """Returns the recipe of the elements or slices at indices. Sources: ONNX GatherElements-13, GatherND-13."""
     value, name = site.node.inputs
-    walk = _find_walk(site, site.prototypes[value], site.prototypes[name])
-    if walk is None or (site.node.op_type == "Gather" and name in site.constants and walk.count == 1):
+    table, indices = site.prototypes[value], site.prototypes[name]
+    walk = _find_walk(site, table, indices)
+    if walk is None:
         return None
     kernel = walk.make_kernel()
 
     def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
-        return [*walk.list_checks(site, *reads), walk.call(kernel, reads[0], writes[0], reads[1], site.workers)]
+        return [*walk.check(site, *reads), walk.call(kernel, reads[0], writes[0], reads[1])]
 
-    checked = () if not walk.list_checks(site, *map(site.prototypes.__getitem__, site.node.inputs)) else (value, name)
-    return Recipe((value, name), bind, kernels=(kernel,), function_reads=checked[:1] if name in site.constants else checked[1:])
+    return Recipe((value, name), bind, kernels=(kernel,), function_reads=() if name in site.constants else (name,))
 
 
 def plan_indexed_write(site: Site) -> Recipe | None:
     """Returns the recipe of a copy of a table with rows written, or added, at indices. Sources: ONNX ScatterElements-18, ScatterND-18."""
     value, name, rows = site.node.inputs
     x, indices, updates = map(site.prototypes.__getitem__, site.node.inputs)
-    reduction, is_computed = site.node.attributes.get("reduction", "none"), name not in site.constants
+    reduction = site.node.attributes.get("reduction", "none")
     y = lay_empty(x.shape, x.dtype)
     walk = _find_walk(site, y, indices)
     if walk is None or reduction not in ("none", "add") or updates.dtype != x.dtype:
@@ -107,7 +92,7 @@ def plan_indexed_write(site: Site) -> Recipe | None:
         return None
     copy = plan_copy(y, x, workers=site.workers)
     staging = None if updates.flags.c_contiguous else plan_copy(lay_empty(updates.shape, x.dtype), updates, workers=site.workers)
-    if copy is None or (staging is None and not updates.flags.c_contiguous) or (not is_computed and any(map(is_open, x.shape))):
+    if copy is None or (staging is None and not updates.flags.c_contiguous):
         return None
     kernel = walk.make_kernel(reduction)
 
@@ -116,53 +101,48 @@ def plan_indexed_write(site: Site) -> Recipe | None:
         if staging is not None:
             flat = scratch[: updates.nbytes].view(x.dtype).reshape(updates.shape)
             calls.append(staging.bind(flat, reads[2]))
-        return [*walk.list_checks(site, writes[0], reads[1]), *calls, walk.call(kernel, writes[0], flat, reads[1], workers=1)]
+        return [*walk.check(site, writes[0], reads[1]), *calls, walk.call(kernel, writes[0], flat, reads[1])]
 
     kernels = tuple(dict.fromkeys((copy.kernel, *(() if staging is None else (staging.kernel,)), kernel)))
     scratch_bytes = 0 if staging is None else updates.nbytes
-    return Recipe((value, name, rows), bind, scratch_bytes, kernels=kernels, function_reads=(name,) * is_computed)
+    return Recipe(
+        (value, name, rows), bind, scratch_bytes, kernels=kernels, function_reads=() if name in site.constants else (name,)
+    )
 
 
 def _find_walk(site: Site, table: Array, indices: Array) -> _Walk | None:
     """Returns the walk over a table; None for elements that are no words, and for constant indices that are not in the table."""
-    operator, attributes, shape, itemsize = site.node.op_type, site.node.attributes, table.shape, table.dtype.itemsize
-    if indices.dtype != np.int64 or not indices.flags.c_contiguous or table.dtype == object or table.ndim == 0:
+    name, is_slices = site.node.inputs[1], site.node.op_type.endswith("ND")
+    shape, words = table.shape, table.itemsize // FLOAT_BYTES
+    if indices.dtype != np.int64 or not indices.flags.c_contiguous or table.dtype == object:
         return None
-    if itemsize not in (HALF_BYTES, FLOAT_BYTES, 2 * FLOAT_BYTES) or (operator.endswith("Elements") and itemsize < FLOAT_BYTES):
+    if table.itemsize not in (FLOAT_BYTES, 2 * FLOAT_BYTES):
         return None
-    axis = int(attributes.get("axis", 0)) % table.ndim if operator != "ArrayFeatureExtractor" else table.ndim - 1
-    if operator.endswith("Elements") or operator == "Scatter":
+    if is_slices:
+        batch, depth = int(site.node.attributes.get("batch_dims", 0)), indices.shape[-1]
+        if is_open(depth) or not table.flags.c_contiguous or batch + depth > table.ndim or shape[:batch] != indices.shape[:batch]:
+            return None
+        outer, length = prod(shape[:batch]), prod(shape[batch + depth :]) * words
+        axes = tuple((shape[axis], prod(shape[axis + 1 :]) * table.itemsize) for axis in range(batch, batch + depth))
+        walk = _Walk(outer, prod(indices.shape[batch:-1]), 1, prod(shape[batch:]) * table.itemsize, 0, length, axes, batch)
+    else:
+        axis = int(site.node.attributes.get("axis", 0)) % table.ndim
         if len(indices.shape) != table.ndim or indices.shape[:axis] + indices.shape[axis + 1 :] != shape[:axis] + shape[axis + 1 :]:
             return None
         cube = table.reshape((prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])))
         if not np.may_share_memory(cube, table):
             return None
-        outer_bytes, axis_bytes, inner_bytes = cube.strides
-        sizes, words = (cube.shape[0], indices.shape[axis], cube.shape[2]), itemsize // FLOAT_BYTES
-        walk = _Walk(*sizes, outer_bytes, inner_bytes, words, ((shape[axis], axis_bytes),), axis)
-    else:
-        is_nd = operator.endswith("ND")
-        first, depth = (int(attributes.get("batch_dims", 0)), indices.shape[-1]) if is_nd else (axis, 1)
-        if is_open(depth) or not table.flags.c_contiguous or first + depth > table.ndim:
+        steps = cube.strides
+        walk = _Walk(cube.shape[0], indices.shape[axis], cube.shape[2], steps[0], steps[2], words, ((shape[axis], steps[1]),), axis)
+    constant = site.constants.get(name)
+    if constant is not None:
+        if any(map(is_open, shape)):
             return None
-        if is_nd and shape[:first] != indices.shape[:first]:
-            return None
-        size = prod(shape[first + depth :])
-        # Pairs of halves are moved as numbers of four bytes.
-        if itemsize == HALF_BYTES and (is_open(size) or size % 2):
-            return None
-        length = size // 2 if itemsize == HALF_BYTES else size * (itemsize // FLOAT_BYTES)
-        count = prod(indices.shape[first:-1]) if is_nd else indices.size
-        axes = tuple((shape[own], prod(shape[own + 1 :]) * itemsize) for own in range(first, first + depth))
-        outer_bytes = prod(shape[first:]) * itemsize
-        walk = _Walk(prod(shape[:first]), count, 1, outer_bytes, 0, length, axes, first, is_shared=not is_nd)
-    constant = site.constants.get(site.node.inputs[1])
-    if constant is not None and not any(is_open(size) for size, _ in walk.axes):
         try:
             _require(table, constant, walk.first, len(walk.axes))
         except IndexError:
             return None
-    return replace(walk, from_end=constant is None or bool(constant.min() < 0))
+    return walk
 
 
 def _require(table: Array, indices: Array, first: int, depth: int) -> None:
@@ -175,19 +155,20 @@ def _require(table: Array, indices: Array, first: int, depth: int) -> None:
             np.take(np.broadcast_to(0, (1,) * axis + (size,)), own, axis=axis)
 
 
-def _emit(name: str, width: int, *, walk: _Walk, reduction: str, word: int, has_inner: bool) -> Code:
-    """Emits rows of `word` bytes, or of any length if it is 0, read or, with a reduction, written."""
-    depth, is_shared = len(walk.axes), walk.is_shared
+def _emit(name: str, width: int, *, depth: int, reduction: str, word: int) -> Code:
+    """Emits rows of `word` bytes, or of any length if it is 0, read or, with a reduction, written at `depth` indices each."""
     axes, adds = [f"{key}_{axis}" for axis in range(depth) for key in ("size", "bytes")], reduction == "add"
-    code, p, chunk, _ = begin_kernel(name, width, (*_PARAMETERS, *axes))
-    begin, row_bytes = chunk * p["lines_of_chunk"], code.number(word) if word else p["length"] * FLOAT_BYTES
-    end = (begin + p["lines_of_chunk"]).at_most(p["lines"])
-
-    def move(place: Number, flat: Number, indices: Number) -> None:
+    code, p, _, _ = begin_kernel(name, width, (*_PARAMETERS, *axes))
+    with code.loop(0, p["outer"]) as outer, code.loop(0, p["count"]) as middle, code.loop(0, p["inner"]) as inner:
+        row = (outer * p["count"] + middle) * p["inner"] + inner
+        place, flat = (
+            p["table"] + outer * p["outer_bytes"] + inner * p["inner_bytes"],
+            p["flat"] + row * (p["length"] * FLOAT_BYTES),
+        )
         for axis in range(depth):
-            index = code.load_number(indices, axis * 8)
-            index = (index < 0).choose(index + p[f"size_{axis}"], index) if walk.from_end else index
-            place = place + index * (row_bytes if is_shared else p[f"bytes_{axis}"])
+            index = code.load_number(p["indices"] + (row * depth + axis) * 8)
+            # Negative indices count from the end.
+            place = place + (index < 0).choose(index + p[f"size_{axis}"], index) * p[f"bytes_{axis}"]
         target, source = (place, flat) if reduction else (flat, place)
         if word > FLOAT_BYTES and not adds:
             code.store(target, code.load_number(source))
@@ -196,37 +177,93 @@ def _emit(name: str, width: int, *, walk: _Walk, reduction: str, word: int, has_
             code.store(target, code.load_scalar(target) + element if adds else element)
         elif adds:
 
-            def add(element: Number, mask: Mask | None) -> None:
+            def add(element: Any, mask: Any) -> None:
                 offset = element * FLOAT_BYTES
-                total = code.load(target + offset, mask=mask) + code.load(source + offset, mask=mask)
-                code.store(target + offset, total, mask=mask)
+                total = code.load(target + offset, mask=mask) + code.load(source + offset, mask=mask)  # called inside the loop
+                code.store(target + offset, total, mask=mask)  # called inside the loop
 
             code.visit_vectors(p["length"], add)
         else:
-            emit_copy(code, target, source, row_bytes)
-
-    # A division for each outer part would take longer than a few elements.
-    table, first = code.variable(p["table"] + begin // p["count"] * p["outer_bytes"]), code.variable(begin % p["count"])
-    here = code.variable(begin)
-    with code.repeat() as leave_if:
-        leave_if(here.get() >= end)
-        part, line, of_index = table.get(), here.get(), first.get()
-        row = line * p["inner"] if has_inner else line
-        flat, indices = p["flat"] + row * row_bytes, p["indices"] + (of_index if is_shared else row) * (8 * depth)
-        count = (p["count"] - of_index).at_most(end - line)
-        with code.loop(0, count) as position:
-            if has_inner:
-                own = position * p["inner"]
-                flat_line, indices_line = flat + own * row_bytes, indices + own * (8 * depth)
-                place = code.variable(part)
-                with code.loop(0, p["inner"]) as inner:
-                    address = place.get()
-                    move(address, flat_line + inner * row_bytes, indices_line + inner * (8 * depth))
-                    # Hidden, as LLVM would multiply by the stride in each step.
-                    place.set(code.hide(address + p["inner_bytes"]))
-            else:
-                move(part, flat + position * row_bytes, indices + position * (8 * depth))
-        table.set(part + p["outer_bytes"])
-        first.set(code.number(0))
-        here.set(line + count)
+            emit_copy(code, target, source, p["length"] * FLOAT_BYTES)
     return code.finish()
+
+
+_GATHER_PARAMETERS = ("x", "x_outer", "size", "length", "indices", "count", "y", "rows", "rows_of_chunk")
+"""x: tables of `size` rows of `length` elements, `x_outer` bytes apart; of each the rows at `count` indices go side by side into y."""
+
+
+def plan_native_gather(site: Site) -> Recipe | None:
+    """Returns the recipe of slices along one axis; a single constant index of Gather is a view, which `layout` makes.
+
+    The run raises IndexError if an index is out of range. Sources: ONNX Gather-13, ONNX-ML ArrayFeatureExtractor-1.
+    """
+    value, name = site.node.inputs
+    x, indices = site.prototypes[value], site.prototypes[name]
+    is_gather, constant = site.node.op_type == "Gather", site.constants.get(name)
+    if x.ndim == 0 or x.dtype == object or x.dtype.itemsize not in (HALF_BYTES, FLOAT_BYTES, 2 * FLOAT_BYTES):
+        return None
+    if indices.dtype != np.int64 or not x.flags.c_contiguous or not indices.flags.c_contiguous:
+        return None
+    if is_gather and constant is not None and indices.size == 1:
+        return None
+    axis = int(site.node.attributes.get("axis", 0)) % x.ndim if is_gather else x.ndim - 1
+    outer, size, length = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
+    # Pairs of halves are moved as numbers of four bytes.
+    if x.dtype.itemsize == HALF_BYTES and (is_open(length) or length % 2):
+        return None
+    length = length // 2 if x.dtype.itemsize == HALF_BYTES else length * (x.dtype.itemsize // FLOAT_BYTES)
+    rows = outer * indices.size
+    is_checked = constant is not None and not is_open(size) and -size <= constant.min() and constant.max() < size
+    may_be_negative = not is_checked or constant is None or bool(constant.min() < 0)
+    kernel = _make_gather(not is_open(length) and length == 1, may_be_negative)
+    rows_of_chunk = choose_rows_of_chunk(rows, length, site.workers)
+
+    def bind(reads: Sequence[Array], writes: Sequence[Array], scratch: Array) -> list[Any]:
+        table, indices = reads
+        numbers = (
+            address_of(table), size * length * FLOAT_BYTES, size, length, address_of(indices), indices.size, address_of(writes[0]),
+            rows, rows_of_chunk,
+        )  # fmt: skip
+        call = NativeCall(kernel, numbers, -(-rows // rows_of_chunk), (table, indices, writes[0]))
+        return [call] if is_checked else [partial(_check_indices, keep_sizes(table, indices), indices, axis), call]
+
+    return Recipe(
+        (value, name), bind, kernels=(kernel,), function_reads=() if is_checked else (name if constant is None else value,)
+    )
+
+
+def _check_indices(x: Array, indices: Array, axis: int) -> None:
+    size = x.shape[axis]
+    if indices.min() < -size or indices.max() >= size:
+        # It raises the error of the toolkit's kernel.
+        np.take(np.broadcast_to(0, x.shape), indices, axis=axis)
+
+
+@cache
+def _make_gather(is_single: bool, may_be_negative: bool) -> Kernel:
+    def emit(name: str, width: int) -> Code:
+        code, p, chunk, _ = begin_kernel(name, width, _GATHER_PARAMETERS)
+        row_bytes, begin = p["length"] * FLOAT_BYTES, chunk * p["rows_of_chunk"]
+        end = (begin + p["rows_of_chunk"]).at_most(p["rows"])
+        table, first = code.variable(p["x"] + begin // p["count"] * p["x_outer"]), code.variable(begin % p["count"])
+        here = code.variable(begin)
+        with code.repeat() as leave_if:
+            leave_if(here.get() >= end)
+            x, indices, y = table.get(), p["indices"] + first.get() * 8, p["y"] + here.get() * row_bytes
+            count = (p["count"] - first.get()).at_most(end - here.get())
+
+            with code.loop(0, count) as position:
+                index = code.load_number(indices + position * 8)
+                if may_be_negative:
+                    # Negative indices count from the end.
+                    index = (index < 0).choose(index + p["size"], index)
+                if is_single:
+                    code.store(y + position * FLOAT_BYTES, code.load_scalar(x + index * FLOAT_BYTES))
+                else:
+                    emit_copy(code, y + position * row_bytes, x + index * row_bytes, row_bytes)
+            table.set(x + p["x_outer"])
+            first.set(code.number(0))
+            here.set(here.get() + count)
+        return code.finish()
+
+    return Kernel("gather" + ("_elements" if is_single else "_rows") + "_from_end" * may_be_negative, emit)

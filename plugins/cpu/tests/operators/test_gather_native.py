@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hetero_cpu.machine.calls import NativeCall
 from hetero_cpu.operators.groups import Group
-from hetero_cpu.operators.indexing import plan_indexed_read
+from hetero_cpu.operators.indexing import plan_native_gather
 from hetero_cpu.operators.recipe import Site
 from hetero_cpu.operators.weights import PackedWeights
 from hypothesis import given, settings
@@ -28,7 +28,7 @@ def make_site(x: Any, indices: Any, axis: int = 0, *, are_constant: bool = False
 
 
 def run(x: Any, indices: Any, axis: int, width: int, *, are_constant: bool = False) -> Any:
-    recipe = plan_indexed_read(make_site(x, indices, axis, are_constant=are_constant))
+    recipe = plan_native_gather(make_site(x, indices, axis, are_constant=are_constant))
     assert recipe is not None
     y = np.zeros((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
     *checks, call = recipe.bind([x, indices], [y], np.empty(0, np.uint8))
@@ -83,4 +83,4 @@ def test_index_out_of_range_raises(index: int) -> None:
     ],
 )
 def test_table_without_rows_of_words_is_refused(x: Any, indices: Any) -> None:
-    assert plan_indexed_read(make_site(x, indices)) is None
+    assert plan_native_gather(make_site(x, indices)) is None
