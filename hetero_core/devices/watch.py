@@ -82,7 +82,7 @@ def call_within(
     on_late_result: Callable[[Result], None] | None = None,
 ) -> Result:
     """Returns the result of a call on a daemon thread of this name, with the caller's context. It gets less time once `is_over`
-    says that nothing needs it any more.
+    says that nothing needs it any more; devices do not see such a limit, since the result of a slow call is still welcome.
 
     A budget covers the whole call. Any other limit is for a single plugin: its clock stands still while the call waits for
     another watched call, so that the innermost plugin is blamed.
@@ -94,7 +94,9 @@ def call_within(
     answer: Future[Result] = watch.answer
 
     def work() -> None:
-        _current.set(watch)
+        # A device would end its process, which other networks share, at a limit that it sees.
+        if is_over is None:
+            _current.set(watch)
         try:
             result = call()
         except BaseException as error:  # noqa: BLE001  # raised on the thread that waits, interrupts and exits, too

@@ -122,7 +122,7 @@ class ExecutorManager:
         self._is_closed = False
 
     def create_executor(self, name: str, *, workers: int, is_shared: bool = False) -> Executor:
-        """Returns a new executor of up to this many threads, 1 or more; a shared one is the same for all who give its name.
+        """Returns a new executor of up to this many threads, 1 or more, or the shared executor of this name.
 
         Raises: ClosedError after `close`.
         """

@@ -16,7 +16,8 @@ import pytest
 from hetero_cpu.device import CpuDevice
 
 from hetero_core import ConfigKey, Core, DeviceName, Network, hookimpl
-from hetero_core.devices.watch import OutOfTimeError, call_within
+from hetero_core.devices import watch
+from hetero_core.devices.watch import OutOfTimeError, call_within, find_end_of_wait
 from hetero_core.errors import ConfigValueError, DeviceTimeoutError, DeviceUnavailableError, PluginError
 
 ADD = "g (float[1] x) => (float[1] y) { y = Add(x, x) }"
@@ -193,6 +194,22 @@ def test_budget_goes_on_while_it_waits_for_another_call() -> None:
 
     with pytest.raises(OutOfTimeError):
         call_within(SOON / 5, wait, thread="outer", is_budget=True)
+
+
+def test_device_sees_no_limit_of_a_caller_that_still_takes_late_results() -> None:
+    """PROCESS ends its process at a limit that it sees; other networks share it."""
+    seen = call_within(LIMIT, find_end_of_wait, thread="budget", is_budget=True)
+    assert seen is not None
+    assert call_within(LIMIT, find_end_of_wait, thread="patient", is_budget=True, is_over=lambda: False) is None
+
+
+def test_call_that_nothing_needs_any_more_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_CLOSING_SECONDS", SOON / 5)
+    go_on, late = threading.Event(), threading.Event()
+    with pytest.raises(OutOfTimeError):
+        call_within(LIMIT, lambda: go_on.wait(LIMIT), thread="late", is_over=lambda: True, on_late_result=lambda _: late.set())
+    go_on.set()
+    assert late.wait(LIMIT)
 
 
 def test_waiting_plugin_is_not_blamed_for_a_hanging_plugin(impatient: Core, hanging: Hanging) -> None:

@@ -213,7 +213,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """Weights (vectors, 1) and offset. The coefficients of a plain linear model are its one vector, whose weight is 1."""
+    """Weights (vectors, 1) and offset. A plain linear model has a single vector, its coefficients, with weight 1."""
 
     similarity: Similarity
     weights: Array

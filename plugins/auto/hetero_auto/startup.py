@@ -220,7 +220,7 @@ class AutoExecutable(PoolExecutable):
             super().start(inputs, context, done)
 
     def _find_races(self, context: RunContext) -> set[_Race] | None:
-        """Returns the races that a run may join; None once the device is chosen, and for what may not run twice."""
+        """Returns the races that a run may join; None after the choice of the device, and for a run that must not be repeated."""
         loader = self._loader
         return None if loader is None or not may_repeat_run(context) else loader.races
 
@@ -340,7 +340,7 @@ class Loader:
             raise failure
 
     def load_first(self, names: Iterable[str], seconds: float | None = None) -> Member | None:
-        """Returns a member on the first of these devices that can load the network, None if none can. Raises: ClosedError."""
+        """Returns a member on the first of these devices that can load the network; None if all fail. Raises: ClosedError."""
         try:
             return next(self.load_each(names, seconds), None)
         except ClosedError:

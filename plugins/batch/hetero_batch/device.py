@@ -54,8 +54,8 @@ from hetero_core.transforms.reshaping import rebatch_network
 
 @dataclass(eq=False)
 class BatchTicket:
-    """A waiting request, or a request of a running batch. `key` is the same for requests that fit into a batch, None for one that runs
-    alone.
+    """A waiting request, or a request of a running batch. Requests with the same `key` fit into one batch; a request with the key
+    None runs alone.
     """
 
     inputs: tuple[Any, ...]
@@ -241,7 +241,7 @@ class BatchExecutable(Executable):
         return parts
 
     def _take_batch(self) -> list[BatchTicket] | None:
-        """Returns the requests of the next batch, at most `size` images unless a single request has more; None if none is ready."""
+        """Returns the requests of the next batch, at most `size` images unless a single request has more; None before a batch is ready."""
         with self._lock:
             if self._running >= self._slots:
                 return None

@@ -253,7 +253,7 @@ class ValuePlacer:
         return outputs
 
     def place_join(self, output: str, join: Join) -> list[tuple[str, Cut]]:
-        """Places a concatenation, and its sources inside it if possible; returns those that have to be copied, and where to."""
+        """Places a concatenation, and its sources inside it if possible; returns the sources to copy, each with its target."""
         halo = self.find_halo(output) if join.is_channels_last and join.axis == 1 else NO_HALO
         self.place(output, is_channels_last=join.is_channels_last, halo=halo)
         begin, copied = 0, []

@@ -174,7 +174,7 @@ def derive_constant(
     dtype: str = "float32",
     **fields: Any,
 ) -> Initializer:
-    """Returns a constant that is computed from another one when it is read; the other one is released then.
+    """Returns a constant that is computed from a source constant when it is read, which releases the source.
 
     It is as large as the source unless it has a `shape`. `fields`: of the constant.
     """
