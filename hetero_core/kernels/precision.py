@@ -105,6 +105,9 @@ class Team(Protocol):
     def compute_all(self, calls: Sequence[Callable[[], object]]) -> None:
         """Calls all functions, in any order."""
 
+    def cut(self, length: int, most: int, work: int) -> int:
+        """Returns the length, at most `most`, of the parts of a work of so many multiplications that keep all threads busy."""
+
 
 class _ThreadTeam(threading.local):
     """The team of a thread, None if it works alone."""
@@ -130,6 +133,12 @@ def multiply(xp: Namespace, a: Array, b: Array) -> Array:
     """Returns `xp.matmul(a, b)`, with NumPy as the present thread computes it."""
     team = _of_thread.team
     return xp.matmul(a, b) if xp is not np or team is None else team.multiply(a, b)
+
+
+def cut_length(xp: Namespace, length: int, most: int, work: int) -> int:
+    """Returns the length of each part for `compute_all`, at most `most`; with NumPy as the team of the present thread prefers it."""
+    team = _of_thread.team if xp is np and length > 1 else None
+    return max(min(length, most), 1) if team is None else team.cut(length, most, work)
 
 
 def compute_all(xp: Namespace, calls: Sequence[Callable[[], object]]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from hetero_cpu.run import blas
 from hetero_cpu.run.blas import ProductTeam
 
 from hetero_core import Core
@@ -120,12 +121,25 @@ def test_error_of_a_piece_is_raised_by_the_caller() -> None:
         ProductTeam(2).multiply(a, b)
 
 
+@pytest.mark.parametrize(
+    ("length", "most", "shared", "alone"), [(32, 28, 11, 16), (63, 28, 21, 21), (63, 60, 21, 32), (100, 10, 9, 10), (2, 9, 1, 2)]
+)
+def test_each_thread_has_as_many_equal_parts_of_a_large_work(length: int, most: int, shared: int, alone: int) -> None:
+    team = ProductTeam(3)
+    assert team.cut(length, most, blas.LEAST_WORK) == shared
+    assert team.cut(length, most, blas.LEAST_WORK - 1) == alone
+
+
+@pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize(("outputs", "group", "stride"), [(2, 1, 1), (8, 8, 1), (8, 8, 2), (16, 1, 1), (16, 1, 2)])
-def test_shared_blocks_of_a_convolution_are_exact(monkeypatch: pytest.MonkeyPatch, outputs: int, group: int, stride: int) -> None:
+def test_shared_blocks_of_a_convolution_are_exact(
+    monkeypatch: pytest.MonkeyPatch, outputs: int, group: int, stride: int, images: int
+) -> None:
     """By products that are added, by shifted rows and by columns, in blocks of a few rows or groups."""
     for name in ("_COLUMN_BYTES", "_NEAR_COLUMN_BYTES"):
         monkeypatch.setattr(convolution, name, 1 << 14)
-    x, w = draw(2, 8, 40, 30).astype(np.float32), draw(outputs, 8 // group, 3, 3).astype(np.float32)
+    monkeypatch.setattr(blas, "LEAST_WORK", 1 << 16)
+    x, w = draw(images, 8, 40, 30).astype(np.float32), draw(outputs, 8 // group, 3, 3).astype(np.float32)
     run = partial(convolution.conv, np, x, w, group=group, strides=(stride, stride), pads=(1, 2, 0, 1))
     alone = run()
     team = ProductTeam(3)

@@ -155,6 +155,12 @@ class ProductTeam:
         with share_with(None):
             self._share(deque(calls))
 
+    def cut(self, length: int, most: int, work: int) -> int:
+        """Returns the length of equal parts of at most `most`; each thread has as many if the work is worth sharing."""
+        threads = self._threads if work >= LEAST_WORK else 1
+        parts = -(-length // (most * threads)) * threads
+        return -(-length // parts)
+
     def close(self) -> None:
         """Ends the helpers and waits for them; later products are computed by their callers alone."""
         with self._lock:
