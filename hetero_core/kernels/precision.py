@@ -105,8 +105,8 @@ class Team(Protocol):
     def compute_all(self, calls: Sequence[Callable[[], object]]) -> None:
         """Calls all functions, in any order."""
 
-    def cut(self, length: int, most: int, work: int) -> int:
-        """Returns the length, at most `most`, of the parts of a work of so many multiplications that keep all threads busy."""
+    def cut(self, length: int, most: int, shares: int) -> int:
+        """Returns the length, at most `most`, of parts that keep the threads busy; at most so many threads get a share."""
 
 
 class _ThreadTeam(threading.local):
@@ -135,10 +135,12 @@ def multiply(xp: Namespace, a: Array, b: Array) -> Array:
     return xp.matmul(a, b) if xp is not np or team is None else team.multiply(a, b)
 
 
-def cut_length(xp: Namespace, length: int, most: int, work: int) -> int:
-    """Returns the length of each part for `compute_all`, at most `most`; with NumPy as the team of the present thread prefers it."""
+def cut_length(xp: Namespace, length: int, most: int, shares: int) -> int:
+    """Returns the length of each part for `compute_all`, at most `most`; with NumPy as the team of the present thread prefers it, with
+    parts for at most so many of its threads.
+    """
     team = _of_thread.team if xp is np and length > 1 else None
-    return max(min(length, most), 1) if team is None else team.cut(length, most, work)
+    return max(min(length, most), 1) if team is None else team.cut(length, most, shares)
 
 
 def compute_all(xp: Namespace, calls: Sequence[Callable[[], object]]) -> None:

@@ -28,6 +28,10 @@ from hetero_core.kernels.windows import AUTO_PADS, CONVOLVING, POOLING, Windows,
 _COLUMN_BYTES = 8 << 20
 # Few outputs read the columns a few times, so that making them is what takes the time: 2 MiB, which stay nearer, take 0.8 of it.
 _FEW_OUTPUTS, _NEAR_COLUMN_BYTES = 128, 2 << 20
+_LEAST_SHARE = 1 << 21
+"""Multiplications that are worth another thread: 0.1 ms."""
+_FILTERS_PER_COLUMN = 16
+"""A thread reads all weights for its columns: 1,024 filters for 24 columns each take 1.3 times as long as a product shared by filters."""
 _ALL = (slice(None), slice(None))
 _LEAST_ROOM = 8
 """Elements of the result for each output channel, below which splitting the weights takes longer than copies of rows."""
@@ -72,7 +76,7 @@ def _add_products(xp: Namespace, x: Array, w: Array, windows: Windows) -> Array:
     filters = lay_out(xp, xp.moveaxis(w.reshape(group, outputs, own, taps), 3, 1)).reshape(group, taps * outputs, own)
     y = xp.zeros((batch, group, outputs, *windows.outputs), dtype=x.dtype)
     most = max(_COLUMN_BYTES // max(group * taps * outputs * row * x.dtype.itemsize, 1), 1)
-    rows = cut_length(xp, windows.outputs[0], most, y.size * depth if batch == 1 else 0)
+    rows = cut_length(xp, windows.outputs[0], most, y.size * depth // _LEAST_SHARE if batch == 1 else 1)
     shifts = list(windows.shifts())
     spans = [(0, count, 0, size) for count, size in zip(windows.outputs[1:], rest, strict=True)]
 
@@ -115,7 +119,8 @@ def _convolve_blocks(xp: Namespace, x: Array, w: Array, windows: Windows) -> Arr
     most = _COLUMN_BYTES if outputs >= _FEW_OUTPUTS else _NEAR_COLUMN_BYTES
     y = xp.empty((batch, group, outputs, first, row), dtype=x.dtype)
     # Several images are shared as they are.
-    rows = cut_length(xp, first, max(most // row_bytes - more, 1), y.size * depth if batch == 1 else 0)
+    shares = min(y.size * depth // _LEAST_SHARE, _FILTERS_PER_COLUMN * first * row // max(outputs, 1)) if batch == 1 else 1
+    rows = cut_length(xp, first, max(most // row_bytes - more, 1), shares)
     groups = max(min(group, most // (row_bytes * (rows + more))), 1)
 
     def compute_groups(item: int, start: int) -> None:

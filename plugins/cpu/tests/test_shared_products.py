@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
-from hetero_cpu.run import blas
 from hetero_cpu.run.blas import ProductTeam
 
 from hetero_core import Core
@@ -122,12 +121,12 @@ def test_error_of_a_piece_is_raised_by_the_caller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "most", "shared", "alone"), [(32, 28, 11, 16), (63, 28, 21, 21), (63, 60, 21, 32), (100, 10, 9, 10), (2, 9, 1, 2)]
+    ("length", "most", "three", "two", "one"), [(32, 28, 11, 16, 16), (63, 28, 21, 16, 21), (63, 60, 21, 32, 32), (2, 9, 1, 1, 2)]
 )
-def test_each_thread_has_as_many_equal_parts_of_a_large_work(length: int, most: int, shared: int, alone: int) -> None:
+def test_each_thread_has_as_many_equal_parts(length: int, most: int, three: int, two: int, one: int) -> None:
+    """At most as many threads as the work is worth."""
     team = ProductTeam(3)
-    assert team.cut(length, most, blas.LEAST_WORK) == shared
-    assert team.cut(length, most, blas.LEAST_WORK - 1) == alone
+    assert [team.cut(length, most, shares) for shares in (100, 3, 2, 1, 0)] == [three, three, two, one, one]
 
 
 @pytest.mark.parametrize("images", [1, 2])
@@ -138,7 +137,7 @@ def test_shared_blocks_of_a_convolution_are_exact(
     """By products that are added, by shifted rows and by columns, in blocks of a few rows or groups."""
     for name in ("_COLUMN_BYTES", "_NEAR_COLUMN_BYTES"):
         monkeypatch.setattr(convolution, name, 1 << 14)
-    monkeypatch.setattr(blas, "LEAST_WORK", 1 << 16)
+    monkeypatch.setattr(convolution, "_LEAST_SHARE", 1 << 12)
     x, w = draw(images, 8, 40, 30).astype(np.float32), draw(outputs, 8 // group, 3, 3).astype(np.float32)
     run = partial(convolution.conv, np, x, w, group=group, strides=(stride, stride), pads=(1, 2, 0, 1))
     alone = run()

@@ -155,9 +155,9 @@ class ProductTeam:
         with share_with(None):
             self._share(deque(calls))
 
-    def cut(self, length: int, most: int, work: int) -> int:
-        """Returns the length of equal parts of at most `most`; each thread has as many if the work is worth sharing."""
-        threads = self._threads if work >= LEAST_WORK else 1
+    def cut(self, length: int, most: int, shares: int) -> int:
+        """Returns the length of equal parts of at most `most`; each thread, of at most `shares`, has as many parts."""
+        threads = max(min(self._threads, shares), 1)
         parts = -(-length // (most * threads)) * threads
         return -(-length // parts)
 
