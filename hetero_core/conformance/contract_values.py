@@ -142,8 +142,8 @@ def _skip_shortened(context: CheckContext) -> None:
 
 @check("values")
 def long_rows_are_computed_to_the_end(context: CheckContext) -> None:
-    """Rows past 16, 32, 64 and more of one input are computed like the first rows, and so are the odd rest, and rows past 65,535 and past
-    a million, where a grid or a counter of 16 bits would end."""
+    """Each row of a long input is computed like the first rows: past 16, 32, 64 and more, in the odd rest, past 65,535 (where a counter of
+    16 bits would end) and past a million."""
     sample, loaded = load_sample(context, "dynamic")
     with loaded:
         for size in SIZES:

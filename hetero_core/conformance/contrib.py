@@ -1,8 +1,8 @@
 """Contrib: random cases of the operators that ONNX Runtime adds to ONNX's own, with ONNX Runtime's own kernels as the oracle.
 
 The device must compute a claimed case as ONNX Runtime does, integers bit for bit, except for one step where a quantized value lies within
-rounding noise of a half step. If it does not claim the case, `load_network` must
-refuse it, too. The checks are skipped if ONNX Runtime is not installed.
+rounding noise of a half step. A case that it does not claim is one that `load_network` must refuse. The checks are skipped if ONNX Runtime
+is not installed.
 """
 
 from __future__ import annotations
